@@ -1,0 +1,189 @@
+package artifacts
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"cordon/internal/fault"
+	"cordon/supervisor/envelope"
+
+	"golang.org/x/sys/unix"
+)
+
+// newLeasePrefix marks a lease's directory until it is complete. A lease id
+// cannot begin with it.
+const newLeasePrefix = ".new-"
+
+// Attach gathers a lease's inputs into one directory, each under its name,
+// and reads every one to verify its digest. The directory and the files are
+// root's and read-only. Without inputs there is none, and the path is empty.
+// Nothing is left on error.
+func (s *Store) Attach(ctx context.Context, leaseID, tenant string, in []envelope.Input) (dir string, err error) {
+	if err := checkLease(leaseID); err != nil {
+		return "", err
+	}
+	if err := checkTenant(tenant); err != nil {
+		return "", err
+	}
+	if len(in) == 0 {
+		return "", nil
+	}
+	tmp, final, err := s.newLeaseDir(leaseID)
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(tmp))
+		}
+	}()
+	to, err := openDir(tmp)
+	if err != nil {
+		return "", err
+	}
+	defer to.Close()
+	for i, input := range in {
+		if err := s.attachOne(ctx, to, tenant, fmt.Sprintf("filesystem.inputs[%d]", i), input); err != nil {
+			return "", err
+		}
+	}
+	if err := to.Chmod(0o555); err != nil {
+		return "", err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return "", storeFault("attach inputs", err)
+	}
+	return final, nil
+}
+
+// newLeaseDir makes the directory that becomes final once it is complete. Of
+// two that race past the look at final, the later rename fails (ENOTEMPTY).
+func (s *Store) newLeaseDir(leaseID string) (tmp, final string, err error) {
+	tmp = s.path(inputsDir, leasesDir, newLeasePrefix+leaseID)
+	final = s.path(inputsDir, leasesDir, leaseID)
+	taken := fault.New(fault.Conflict, "lease_id", "lease "+leaseID+" has inputs attached already", "use a new lease")
+	if _, err := os.Lstat(final); err == nil {
+		return "", "", taken
+	}
+	err = os.Mkdir(tmp, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return "", "", taken
+	}
+	if err != nil {
+		return "", "", storeFault("attach inputs", err)
+	}
+	return tmp, final, nil
+}
+
+// attachOne verifies one staged input and links it into to.
+func (s *Store) attachOne(ctx context.Context, to *os.File, tenant, field string, in envelope.Input) error {
+	digits, ok := digestHex(in.Digest)
+	if !ok {
+		return fault.New(fault.UnknownInput, field+".digest",
+			fmt.Sprintf("%.100q is not a digest", in.Digest), "give sha256: and 64 hex digits")
+	}
+	name := in.Name
+	if name == "" {
+		name = digits
+	}
+	if name == "." || name == ".." || len(name) > unix.NAME_MAX || strings.ContainsAny(name, "/\x00") {
+		return fault.New(fault.InvalidArgument, field+".name",
+			fmt.Sprintf("%.100q is not a file name", name), "use a name without slashes")
+	}
+	path := s.path(inputsDir, stagedDir, tenant, dirOf(digits))
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.UnknownInput, field+".digest",
+			"tenant "+tenant+" has no input "+in.Digest, "put the input first; unused ones expire")
+	}
+	if err != nil {
+		return fmt.Errorf("open input: %w", err)
+	}
+	defer f.Close()
+	if err := touch(f, s.cfg.Now()); err != nil { // or it might expire while it is read
+		return err
+	}
+	if err := verify(ctx, f, in.Digest, field); err != nil {
+		return err
+	}
+	return linkSame(f, path, to, name, field)
+}
+
+func verify(ctx context.Context, f *os.File, digest, field string) error {
+	h := sha256.New()
+	if _, err := io.Copy(h, ctxReader{ctx, f}); err != nil {
+		return fmt.Errorf("read input: %w", err)
+	}
+	if got := formatDigest(h.Sum(nil)); got != digest {
+		return fault.New(fault.DigestMismatch, field+".digest",
+			"stored input has digest "+got+", not "+digest, "put the input again")
+	}
+	return nil
+}
+
+// linkSame links path into to, and makes sure that it is the file f, whose
+// bytes were verified.
+func linkSame(f *os.File, path string, to *os.File, name, field string) error {
+	err := unix.Linkat(unix.AT_FDCWD, path, int(to.Fd()), name, 0)
+	if errors.Is(err, fs.ErrExist) {
+		return fault.New(fault.InvalidArgument, field+".name",
+			fmt.Sprintf("two inputs are named %q", name), "give each input a name of its own")
+	}
+	if err != nil {
+		return storeFault("attach input", &os.LinkError{Op: "linkat", Old: path, New: name, Err: err})
+	}
+	var a, b unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &a); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	if err := unix.Fstatat(int(to.Fd()), name, &b, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return os.NewSyscallError("fstatat", err)
+	}
+	if a.Dev != b.Dev || a.Ino != b.Ino {
+		return fault.New(fault.Conflict, field+".digest", "input was put again while it was attached", "try again")
+	}
+	return nil
+}
+
+// Detach removes what Attach made for the lease; it is idempotent. The inputs
+// themselves stay until they expire.
+func (s *Store) Detach(leaseID string) error {
+	if err := checkLease(leaseID); err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range []string{leaseID, newLeasePrefix + leaseID} {
+		errs = append(errs, os.RemoveAll(s.path(inputsDir, leasesDir, name)))
+	}
+	return errors.Join(errs...)
+}
+
+// Attached lists the leases that have inputs attached.
+func (s *Store) Attached() ([]string, error) {
+	entries, err := os.ReadDir(s.path(inputsDir, leasesDir))
+	if err != nil {
+		return nil, fmt.Errorf("list leases with inputs: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), newLeasePrefix) {
+			ids = append(ids, filepath.Base(e.Name()))
+		}
+	}
+	return ids, nil
+}
+
+func checkLease(id string) error {
+	if !plainName(id, 128) {
+		return fault.New(fault.InvalidArgument, "lease_id", fmt.Sprintf("%.100q is not a lease id", id),
+			"use the id that Acquire returned")
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package artifacts
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"cordon/internal/cleanup"
+	"cordon/internal/fault"
+
+	"golang.org/x/sys/unix"
+)
+
+// PutInput stores size bytes of r as an input of tenant and returns their
+// digest. When digest is given the bytes must have it. The input is kept for
+// Config.StagedTTL, and as long as a lease uses it; putting it again starts
+// that time anew. r is read in the caller's goroutine to its end, one byte
+// past size at most. Nothing is left on error.
+func (s *Store) PutInput(ctx context.Context, tenant string, size int64, digest string, r io.Reader) (string, error) {
+	if err := checkTenant(tenant); err != nil {
+		return "", err
+	}
+	if _, ok := digestHex(digest); digest != "" && !ok {
+		return "", fault.New(fault.InvalidArgument, "digest",
+			fmt.Sprintf("%.100q is not a digest", digest), "give sha256: and 64 hex digits, or nothing")
+	}
+	release, err := s.reserve(tenant, size)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	var undo cleanup.Stack
+	defer undo.Run() // errors dropped: Open removes what is left in incoming/
+	f, err := os.CreateTemp(s.path(inputsDir, incomingDir), "")
+	if err != nil {
+		return "", storeFault("store input", err)
+	}
+	undo.Push(func() error { return os.Remove(f.Name()) })
+	undo.Push(f.Close)
+	got, err := copyExactly(ctx, f, r, size)
+	if err != nil {
+		return "", err
+	}
+	if digest != "" && got != digest {
+		return "", fault.New(fault.DigestMismatch, "digest",
+			"input has digest "+got+", not "+digest, "send the file that the digest was made of")
+	}
+	if err := s.stage(tenant, got, f); err != nil {
+		return "", err
+	}
+	_ = f.Close() // synced already
+	undo.Disarm() // stage moved it
+	return got, nil
+}
+
+// reserve checks size against the limits and charges it to the tenant until
+// release, when the file counts by its presence or is gone.
+func (s *Store) reserve(tenant string, size int64) (release func(), err error) {
+	if size < 0 {
+		return nil, fault.New(fault.InvalidArgument, "size", "size is negative", "give the size in bytes")
+	}
+	if size > s.cfg.MaxInputBytes {
+		return nil, fault.New(fault.TooLarge, "size",
+			fmt.Sprintf("input of %d bytes is above the limit of %d", size, s.cfg.MaxInputBytes), "split or shrink the input")
+	}
+	have, err := s.stagedBytes(tenant)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have+s.incoming[tenant]+size > s.cfg.MaxStagedBytes {
+		return nil, fault.New(fault.TooLarge, "size",
+			fmt.Sprintf("tenant %s would have more than %d bytes of inputs stored", tenant, s.cfg.MaxStagedBytes),
+			"release leases and wait until unused inputs expire")
+	}
+	s.incoming[tenant] += size
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.incoming[tenant] -= size; s.incoming[tenant] == 0 {
+			delete(s.incoming, tenant)
+		}
+	}, nil
+}
+
+func (s *Store) stagedBytes(tenant string) (int64, error) {
+	entries, err := os.ReadDir(s.path(inputsDir, stagedDir, tenant))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("list inputs: %w", err)
+	}
+	var sum int64
+	for _, e := range entries {
+		if fi, err := e.Info(); err == nil { // else it expired meanwhile
+			sum += fi.Size()
+		}
+	}
+	return sum, nil
+}
+
+// copyExactly copies size bytes from r, which must hold no more and no less,
+// and returns their digest.
+func copyExactly(ctx context.Context, w io.Writer, r io.Reader, size int64) (string, error) {
+	h := sha256.New()
+	in := ctxReader{ctx, r}
+	n, err := io.Copy(io.MultiWriter(w, h), io.LimitReader(in, size))
+	if err != nil {
+		return "", storeFault("store input", err)
+	}
+	if n != size {
+		return "", fault.New(fault.InvalidArgument, "size",
+			fmt.Sprintf("input ended after %d of %d bytes", n, size), "give the size of what is sent")
+	}
+	var one [1]byte
+	switch n, err := io.ReadFull(in, one[:]); {
+	case n > 0:
+		return "", fault.New(fault.InvalidArgument, "size",
+			fmt.Sprintf("input is longer than the %d bytes announced", size), "give the size of what is sent")
+	case !errors.Is(err, io.EOF):
+		return "", storeFault("store input", err)
+	}
+	return formatDigest(h.Sum(nil)), nil
+}
+
+// stage makes f, whose bytes have digest, an input of tenant, durably.
+func (s *Store) stage(tenant, digest string, f *os.File) error {
+	if err := f.Chmod(0o444); err != nil {
+		return err
+	}
+	if err := touch(f, s.cfg.Now()); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return storeFault("store input", err)
+	}
+	dir := s.path(inputsDir, stagedDir, tenant)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return storeFault("store input", err)
+	}
+	digits, _ := digestHex(digest)
+	// Over one with the same digest: leases keep their links to the old inode.
+	if err := os.Rename(f.Name(), filepath.Join(dir, dirOf(digits))); err != nil {
+		return storeFault("store input", err)
+	}
+	return syncDir(dir)
+}
+
+// Expire removes inputs that no lease uses and whose time is over, and
+// returns how many. The daemon calls it now and then.
+func (s *Store) Expire() (int, error) {
+	tenants, err := os.ReadDir(s.path(inputsDir, stagedDir))
+	if err != nil {
+		return 0, fmt.Errorf("list inputs: %w", err)
+	}
+	var count int
+	var errs []error
+	for _, t := range tenants {
+		n, err := s.expireTenant(s.path(inputsDir, stagedDir, t.Name()))
+		count += n
+		errs = append(errs, err)
+	}
+	return count, errors.Join(errs...)
+}
+
+func (s *Store) expireTenant(dir string) (int, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, fmt.Errorf("list inputs: %w", err)
+	}
+	oldest := s.cfg.Now().Add(-s.cfg.StagedTTL)
+	var count int
+	var errs []error
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			errs = append(errs, &os.PathError{Op: "lstat", Path: path, Err: err})
+			continue
+		}
+		// A second link is a lease's.
+		if st.Nlink > 1 || time.Unix(st.Mtim.Unix()).After(oldest) {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		count++
+	}
+	// The tenant's directory stays: a PutInput may be about to rename into it.
+	return count, errors.Join(errs...)
+}
+
+// checkTenant admits what is a directory name and nothing more.
+func checkTenant(tenant string) error {
+	if !plainName(tenant, 128) {
+		return fault.New(fault.InvalidArgument, "tenant", fmt.Sprintf("%.100q is not a tenant", tenant),
+			"use up to 128 letters, digits, . _ - and begin with a letter or a digit")
+	}
+	return nil
+}
+
+func plainName(s string, limit int) bool {
+	for i, c := range []byte(s) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= limit
+}
+
+// touch sets the time that Expire goes by. A lease's link shares the inode, so
+// a sandbox sees it as the file's time.
+func touch(f *os.File, t time.Time) error {
+	tv := unix.NsecToTimeval(t.UnixNano())
+	return os.NewSyscallError("futimes", unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv}))
+}

@@ -1,0 +1,8 @@
+package artifacts_test
+
+import (
+	"cordon/artifacts"
+	"cordon/supervisor"
+)
+
+var _ supervisor.Store = (*artifacts.Store)(nil)
