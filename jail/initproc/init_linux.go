@@ -39,7 +39,7 @@ func RunInit() error {
 	p := &initProcess{sock: sock, children: map[int]string{}}
 	chld := make(chan os.Signal, 1)
 	signal.Notify(chld, unix.SIGCHLD)
-	ignoreOthers()
+	takeOthers()
 	go p.reap(chld)
 	if err := p.say(FromInit{Hello: true}); err != nil {
 		return err
@@ -64,12 +64,12 @@ func controlSocket() (*os.File, error) {
 	return os.NewFile(ControlFD, "control"), nil
 }
 
-// ignoreOthers makes PID 1 deaf to what would end another process. The kernel
-// drops unhandled signals from inside the namespace anyway; the Go runtime's
-// own handlers must not undo that.
-func ignoreOthers() {
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE,
-		unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
+// takeOthers keeps the Go runtime from ending PID 1 by a signal: the kernel
+// drops what is not handled, and a handler here drops the rest. A handler and
+// not SIG_IGN, which every command would inherit.
+func takeOthers() {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM,
+		unix.SIGPIPE, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTTIN, unix.SIGTTOU, unix.SIGTSTP)
 }
 
 func (p *initProcess) serve() error {
