@@ -83,11 +83,13 @@ func (h *Host) Make(ctx context.Context, p *jail.Plan) (_ supervisor.Jail, err e
 	}
 	// The jail holds its mounts now; ours would only keep them busy.
 	_ = pt.closeMounts()
+	// The first child is on its way while the jail is read back.
+	undo.Push(j.stopSpares)
+	j.wantSpare()
 	if j.readBack, err = j.read(); err != nil {
 		return nil, err
 	}
 	undo.Disarm()
-	j.wantSpare()
 	return j, nil
 }
 

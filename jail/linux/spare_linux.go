@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -75,6 +76,15 @@ func (j *Jail) takeSpare(ctx context.Context) *Exec {
 		return nil
 	}
 	return e
+}
+
+// stopSpares ends every process of a jail that failed to be made, and with
+// them the child that waits or is about to.
+func (j *Jail) stopSpares() error {
+	j.mu.Lock()
+	j.closed = true
+	j.mu.Unlock()
+	return errors.Join(j.parts.group.kill(), j.dropSpare())
 }
 
 // startTasks is what a parked child may take of the limit while it starts.
