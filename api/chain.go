@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -75,9 +76,8 @@ func (ch *chain) steps() []step {
 func (ch *chain) run(ctx context.Context, method string, handler func(context.Context) error) error {
 	c := &call{method: method}
 	next := handler
-	steps := ch.steps()
-	for i := len(steps) - 1; i >= 0; i-- {
-		s, inner := steps[i], next
+	for _, s := range slices.Backward(ch.steps()) {
+		inner := next
 		next = func(ctx context.Context) error { return s(ctx, c, inner) }
 	}
 	return next(ctx)

@@ -77,8 +77,8 @@ func errStatus(ctx context.Context, log *slog.Logger, err error) error {
 		return detailed(code, details(faults))
 	}
 	// What was a status already, or is grpc's own verdict about a stream (Recv,
-	// Send), comes unwrapped.
-	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok { //nolint:errorlint // a wrapped one is somebody else's
+	// Send), comes unwrapped; a wrapped one is somebody else's.
+	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return s.GRPCStatus().Err()
 	}
 	// Only the call's own end counts: a deadline inside the daemon is ours.

@@ -105,8 +105,10 @@ func TestErrStatus(t *testing.T) {
 			name: "caller left", ctx: cancelled, in: fmt.Errorf("wait: %w", context.Canceled),
 			code: codes.Canceled, msg: "call: cancelled by the caller",
 		},
-		{name: "caller's deadline", ctx: late, in: inner, code: codes.DeadlineExceeded,
-			msg: "call: took longer than its deadline allows [allow more time, or see whether the host is overloaded]"},
+		{
+			name: "caller's deadline", ctx: late, in: inner, code: codes.DeadlineExceeded,
+			msg: "call: took longer than its deadline allows [allow more time, or see whether the host is overloaded]",
+		},
 		{name: "status", in: status.Error(codes.Aborted, "x"), code: codes.Aborted, msg: "x"},
 		{name: "somebody else's status", in: fmt.Errorf("y: %w", status.Error(codes.Aborted, secret)), code: codes.Internal, logged: true},
 		{
@@ -120,7 +122,7 @@ func TestErrStatus(t *testing.T) {
 			var logs bytes.Buffer
 			ctx := tt.ctx
 			if ctx == nil {
-				ctx = context.Background()
+				ctx = t.Context()
 			}
 			err := errStatus(ctx, slog.New(slog.NewTextHandler(&logs, nil)), tt.in)
 			st := status.Convert(err)

@@ -121,11 +121,12 @@ func execRequest(m *cordonv1.ExecStart) (supervisor.ExecRequest, error) {
 }
 
 func terminalSize(m *cordonv1.TerminalSize, field string) (resize, error) {
-	if m.GetRows() > math.MaxUint16 || m.GetCols() > math.MaxUint16 {
+	rows, cols := m.GetRows(), m.GetCols()
+	if rows > math.MaxUint16 || cols > math.MaxUint16 {
 		return resize{}, fault.New(fault.InvalidArgument, field,
-			fmt.Sprintf("%dx%d is more than a terminal can have", m.GetRows(), m.GetCols()), "give at most 65535 rows and columns")
+			fmt.Sprintf("%dx%d is more than a terminal can have", rows, cols), "give at most 65535 rows and columns")
 	}
-	return resize{rows: uint16(m.GetRows()), cols: uint16(m.GetCols())}, nil
+	return resize{rows: uint16(rows), cols: uint16(cols)}, nil
 }
 
 func execInput(m *cordonv1.ExecRequest) (input, error) {

@@ -172,7 +172,7 @@ func (r *relay) write(ctx context.Context) error {
 	for {
 		held, more, err := r.stdin.take(ctx)
 		if err != nil {
-			return nil //nolint:nilerr // ctx has ended, and whoever ended it knows why
+			return nil // ctx has ended, and whoever ended it knows why
 		}
 		if !more {
 			// An error means that the command is gone, and Next tells how.

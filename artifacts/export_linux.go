@@ -13,13 +13,13 @@ import (
 )
 
 // CopyArtifact copies the artifact f, whole and from its start, to w, and
-// returns its size and digest. f must be a regular file of at most max bytes
+// returns its size and digest. f must be a regular file of no more than most bytes
 // that does not change meanwhile; what was written to w before an error is
 // not an artifact. It borrows f.
 //
 // A second hard link is no reason to refuse: the volume is a file system of
 // its own, so it can only be to another file of the run.
-func CopyArtifact(ctx context.Context, f *os.File, max int64, w io.Writer) (size int64, digest string, err error) {
+func CopyArtifact(ctx context.Context, f *os.File, most int64, w io.Writer) (size int64, digest string, err error) {
 	var before, after unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &before); err != nil {
 		return 0, "", os.NewSyscallError("fstat", err)
@@ -29,9 +29,9 @@ func CopyArtifact(ctx context.Context, f *os.File, max int64, w io.Writer) (size
 		return 0, "", fault.New(fault.NotRegular, "path", "artifact is not a regular file", "declare a file")
 	case before.Nlink == 0:
 		return 0, "", fault.New(fault.NotRegular, "path", "artifact has been removed", "keep the file until the run ends")
-	case before.Size > max:
+	case before.Size > most:
 		return 0, "", fault.New(fault.TooLarge, "path",
-			fmt.Sprintf("artifact of %d bytes is above the limit of %d", before.Size, max), "export a smaller file")
+			fmt.Sprintf("artifact of %d bytes is above the limit of %d", before.Size, most), "export a smaller file")
 	}
 	h := sha256.New()
 	in := io.NewSectionReader(f, 0, before.Size)

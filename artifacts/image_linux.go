@@ -178,22 +178,22 @@ func (s *Store) publishImage(st staging, m manifest) (ImageInfo, error) {
 	return m.ImageInfo, nil
 }
 
-// conflict looks for an image that new would collide with: nil, nil when
+// conflict looks for an image that want would collide with: nil, nil when
 // there is none; the image when it is the same under the same name.
-func (s *Store) conflict(new ImageInfo) (*image, error) {
+func (s *Store) conflict(want ImageInfo) (*image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if old := s.images[new.Digest]; old != nil {
-		if old.info.Name == new.Name {
+	if old := s.images[want.Digest]; old != nil {
+		if old.info.Name == want.Name {
 			return old, nil
 		}
 		return nil, fault.New(fault.Conflict, "name",
-			"this tree is stored already, under the name "+old.info.Name, "use that name or the digest "+new.Digest)
+			"this tree is stored already, under the name "+old.info.Name, "use that name or the digest "+want.Digest)
 	}
 	for _, old := range s.images {
-		if old.info.Name == new.Name {
+		if old.info.Name == want.Name {
 			return nil, fault.New(fault.Conflict, "name",
-				"image "+new.Name+" exists and is another tree, "+old.info.Digest, "choose another name")
+				"image "+want.Name+" exists and is another tree, "+old.info.Digest, "choose another name")
 		}
 	}
 	return nil, nil

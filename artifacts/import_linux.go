@@ -93,7 +93,7 @@ func (s *Store) unpackInto(ctx context.Context, rootfs string, tar io.Reader, sa
 // wait, so that is no error here.
 func (s *Store) feed(ctx context.Context, w io.Writer, tar io.Reader, say func(string, ...any)) error {
 	lim := s.cfg.limits()
-	max := lim.Bytes + lim.Files*unpack.HeaderAllowance
+	most := lim.Bytes + lim.Files*unpack.HeaderAllowance
 	buf := make([]byte, 256<<10)
 	var total, said int64
 	for {
@@ -102,8 +102,8 @@ func (s *Store) feed(ctx context.Context, w io.Writer, tar io.Reader, say func(s
 		}
 		n, rerr := tar.Read(buf)
 		total += int64(n)
-		if total > max {
-			return tooLarge(fmt.Sprintf("archive is longer than %d bytes", max))
+		if total > most {
+			return tooLarge(fmt.Sprintf("archive is longer than %d bytes", most))
 		}
 		if _, err := w.Write(buf[:n]); errors.Is(err, unix.EPIPE) {
 			return nil

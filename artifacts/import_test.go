@@ -48,18 +48,23 @@ func tarOf(t testing.TB, entries ...tarEntry) []byte {
 func file(name, body string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, ModTime: time.Unix(1_700_000_000, 0)}, body}
 }
+
 func initFile(mode int64, body string) tarEntry {
 	return tarEntry{tar.Header{Name: ".cordon/init", Typeflag: tar.TypeReg, Mode: mode, ModTime: time.Unix(0, 0)}, body}
 }
+
 func dir(name string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}, ""}
 }
+
 func symlink(name, to string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}, ""}
 }
+
 func hardlink(name, to string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to}, ""}
 }
+
 func node(name string, typ byte) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: typ, Mode: 0o666, Devmajor: 1, Devminor: 3}, ""}
 }
@@ -328,7 +333,7 @@ func listTree(t *testing.T, dir string) map[string]string {
 	}
 	defer root.Close()
 	out := map[string]string{}
-	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ func (s *Store) PutInput(ctx context.Context, tenant string, size int64, digest 
 	}
 	defer release()
 	var undo cleanup.Stack
-	defer undo.Run() // errors dropped: Open removes what is left in incoming/
+	defer func() { _ = undo.Run() }() // errors dropped: Open removes what is left in incoming/
 	f, err := os.CreateTemp(s.path(inputsDir, incomingDir), "")
 	if err != nil {
 		return "", storeFault("store input", err)

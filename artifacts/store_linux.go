@@ -110,8 +110,12 @@ func (s *Store) makeDirs() error {
 		return fmt.Errorf("make state directory: %w", err)
 	}
 	for _, dir := range [][]string{
-		{imagesDir}, {imagesDir, stagingDir},
-		{inputsDir}, {inputsDir, stagedDir}, {inputsDir, incomingDir}, {inputsDir, leasesDir},
+		{imagesDir},
+		{imagesDir, stagingDir},
+		{inputsDir},
+		{inputsDir, stagedDir},
+		{inputsDir, incomingDir},
+		{inputsDir, leasesDir},
 	} {
 		path := s.path(dir...)
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

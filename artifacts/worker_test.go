@@ -229,7 +229,7 @@ func threadStates(t *testing.T, pid int) map[string]int {
 		}
 		s := string(b)
 		ids := map[string]bool{}
-		for _, id := range strings.Fields(field(s, "Uid") + " " + field(s, "Gid")) {
+		for id := range strings.FieldsSeq(field(s, "Uid") + " " + field(s, "Gid")) {
 			ids[id] = true
 		}
 		id := "mixed"

@@ -165,12 +165,12 @@ func TestForeignLayoutIsNotTakenOver(t *testing.T) {
 			}
 			return h.config()
 		}},
-		{"other size", func(t *testing.T, h *host, f *Filter) Config {
+		{"other size", func(_ *testing.T, h *host, _ *Filter) Config {
 			cfg := h.config()
 			cfg.MaxLeases++
 			return cfg
 		}},
-		{"one map missing", func(t *testing.T, h *host, f *Filter) Config {
+		{"one map missing", func(t *testing.T, h *host, _ *Filter) Config {
 			if err := os.Remove(filepath.Join(h.pins, mapPin(programsMapUnowned))); err != nil {
 				t.Fatal(err)
 			}

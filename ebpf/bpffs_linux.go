@@ -25,22 +25,22 @@ var errNotBPFFS = errors.New("not on a bpf file system")
 // instance that this function made, now or in an earlier process, and leaves
 // any other.
 func MountBPFFS(dir string) (unmount func() error, err error) {
-	real, err := filepath.EvalSymlinks(dir)
+	target, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, fmt.Errorf("mount bpffs: %w", err)
 	}
-	switch err := onFilesystem(real, unix.BPF_FS_MAGIC); {
+	switch err := onFilesystem(target, unix.BPF_FS_MAGIC); {
 	case errors.Is(err, errNotBPFFS):
-		if err := mountBPFFS(real); err != nil {
+		if err := mountBPFFS(target); err != nil {
 			return nil, err
 		}
 	case err != nil:
 		return nil, fmt.Errorf("mount bpffs: %w", err)
 	}
-	if err := checkPrivate(real); err != nil {
+	if err := checkPrivate(target); err != nil {
 		return nil, err
 	}
-	ours, err := madeHere(real)
+	ours, err := madeHere(target)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func MountBPFFS(dir string) (unmount func() error, err error) {
 		return func() error { return nil }, nil
 	}
 	return func() error {
-		if err := unix.Unmount(real, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-			return &os.PathError{Op: "umount", Path: real, Err: err}
+		if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+			return &os.PathError{Op: "umount", Path: target, Err: err}
 		}
 		return nil // EINVAL: no longer a mount point
 	}, nil

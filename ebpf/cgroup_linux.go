@@ -25,19 +25,19 @@ var errNotCgroup2 = errors.New("not a directory of the cgroup v2 tree")
 // openCgroup finds the id and level of the cgroup at path, an absolute and
 // clean path.
 func openCgroup(path string) (cgroup, error) {
-	real, err := filepath.EvalSymlinks(path)
+	dir, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return cgroup{}, fmt.Errorf("resolve cgroup: %w", err)
 	}
-	if err := onFilesystem(real, unix.CGROUP2_SUPER_MAGIC); err != nil {
+	if err := onFilesystem(dir, unix.CGROUP2_SUPER_MAGIC); err != nil {
 		return cgroup{}, fmt.Errorf("open cgroup %s: %w", path, err)
 	}
-	self, err := inode(real)
+	self, err := inode(dir)
 	if err != nil {
 		return cgroup{}, err
 	}
-	c := cgroup{path: real, id: self.Ino}
-	top := real
+	c := cgroup{path: dir, id: self.Ino}
+	top := dir
 	for {
 		up := filepath.Dir(top)
 		st, err := inode(up)
@@ -87,7 +87,7 @@ func onFilesystem(path string, magic int64) error {
 	if err := unix.Statfs(path, &fs); err != nil {
 		return &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
-	if int64(fs.Type) == magic {
+	if fs.Type == magic {
 		return nil
 	}
 	if magic == unix.BPF_FS_MAGIC {

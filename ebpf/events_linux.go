@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -41,7 +42,7 @@ func (f *Filter) read(clock bootClock) {
 			return
 		case err != nil:
 			// Counts do not come this way; destinations go unlisted from now.
-			f.cfg.Logger.Error("event reader ended", "cause", err)
+			f.cfg.Logger.Error("event reader ended", slog.Any("cause", err))
 			return
 		default:
 			f.record(rec.RawSample, clock)
@@ -52,7 +53,7 @@ func (f *Filter) read(clock bootClock) {
 func (f *Filter) record(raw []byte, clock bootClock) {
 	var ev programsEvent
 	if _, err := binary.Decode(raw, binary.NativeEndian, &ev); err != nil {
-		f.cfg.Logger.Error("event dropped", "bytes", len(raw), "cause", err)
+		f.cfg.Logger.Error("event dropped", slog.Int("bytes", len(raw)), slog.Any("cause", err))
 		return
 	}
 	f.ledger.add(ev, clock.toWall(ev.BootNs))

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -98,7 +99,7 @@ func (f *Filter) adoptEntries() error {
 		}
 		f.ledger.open(id, entry.Generation)
 	}
-	f.cfg.Logger.Info("filter taken over", "leases", len(ids))
+	f.cfg.Logger.Info("filter taken over", slog.Int("leases", len(ids)))
 	return nil
 }
 

@@ -101,7 +101,7 @@ func headerFor(parent cgroup) programsHeader {
 
 func closeMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {
-		m.Close()
+		_ = m.Close() // what was pinned stays
 	}
 }
 

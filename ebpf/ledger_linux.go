@@ -136,7 +136,7 @@ const (
 )
 
 func proto(ev programsEvent) string {
-	name := ""
+	var name string
 	switch ev.Protocol {
 	case protoICMP:
 		name = "icmp"

@@ -3,6 +3,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,7 +96,7 @@ func (f *Filter) loadObjects() (adopted bool, err error) {
 	}
 	maps, err := adoptMaps(f.cfg.PinDir, spec, f.parent)
 	if errors.Is(err, errForeignLayout) {
-		f.cfg.Logger.Warn("pinned maps replaced; every lease is refused until admitted again", "cause", err)
+		f.cfg.Logger.Warn("pinned maps replaced; every lease is refused until admitted again", slog.Any("cause", err))
 	} else if err != nil {
 		return false, err
 	}
@@ -150,10 +151,10 @@ func (f *Filter) adoptLink(h hook, path string) (link.Link, error) {
 		if err = l.Update(h.program(&f.objs.programsPrograms)); err == nil {
 			return l, nil
 		}
-		l.Close()
+		_ = l.Close() // the update's error is the one that counts
 		return nil, fmt.Errorf("update link %s: %w", h.name, err)
 	}
-	f.cfg.Logger.Warn("pinned link replaced", "hook", h.name, "cause", err)
+	f.cfg.Logger.Warn("pinned link replaced", slog.String("hook", h.name), slog.Any("cause", err))
 	if err := errors.Join(l.Unpin(), l.Close()); err != nil {
 		return nil, fmt.Errorf("remove pinned link %s: %w", h.name, err)
 	}
@@ -236,7 +237,7 @@ func (f *Filter) sweep() error {
 		if slices.Contains(pins(), e.Name()) {
 			continue
 		}
-		f.cfg.Logger.Info("stale pin removed", "pin", e.Name())
+		f.cfg.Logger.Info("stale pin removed", slog.String("pin", e.Name()))
 		if err := os.Remove(filepath.Join(f.cfg.PinDir, e.Name())); err != nil {
 			return fmt.Errorf("remove stale pin: %w", err)
 		}

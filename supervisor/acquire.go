@@ -284,8 +284,7 @@ func failureEnd(err error) End {
 func (s *Supervisor) request(l *lease) error {
 	e := l.snapshot()
 	err := s.journal.request(&e)
-	var taken *errKeyTaken
-	if errors.As(err, &taken) {
+	if taken, ok := errors.AsType[*keyTakenError](err); ok {
 		if err := sameEnvelope(taken.entry, e.EnvelopeDigest); err != nil {
 			return err
 		}

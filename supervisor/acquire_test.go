@@ -142,7 +142,7 @@ func TestAcquireRefuses(t *testing.T) {
 }
 
 func TestAcquirePinnedRevision(t *testing.T) {
-	bubble(t, func(t *testing.T, h *harness) {
+	bubble(t, func(_ *testing.T, h *harness) {
 		h.acquire("k", func(e *envelope.Envelope) { e.RuntimeRevision = "rev-1" })
 	})
 }

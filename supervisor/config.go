@@ -38,9 +38,9 @@ type Config struct {
 	Egress    Egress
 	Store     Store
 	Admission Admission
-	// CopyArtifact copies at most max bytes of an opened artifact to w and
+	// CopyArtifact copies no more than most bytes of an opened artifact to w and
 	// returns the bytes copied and their digest; required.
-	CopyArtifact func(ctx context.Context, f *os.File, max int64, w io.Writer) (int64, string, error)
+	CopyArtifact func(ctx context.Context, f *os.File, most int64, w io.Writer) (int64, string, error)
 	// HostImage is the digest of this host's own snapshot, or empty; default
 	// none.
 	HostImage func() string

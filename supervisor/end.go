@@ -84,7 +84,7 @@ func (s *Supervisor) drain(ctx context.Context, l *lease) {
 	e := l.snapshot()
 	commands := l.running()
 	for _, x := range commands {
-		x.stop(actOf(e.End))
+		_ = x.stop(actOf(e.End)) // the jail's Close kills it in any case
 	}
 	grace, cancel := context.WithTimeout(ctx, s.cfg.DrainGrace)
 	defer cancel()

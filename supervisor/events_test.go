@@ -44,7 +44,7 @@ func TestWatch(t *testing.T) {
 		if _, err := h.sup.Renew(t.Context(), owner, ref, 5*time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		if _, err := h.export(ref, "result.json", io.Discard); err != nil {
 			t.Fatal(err)
 		}

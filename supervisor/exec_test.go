@@ -187,7 +187,7 @@ func TestRecordIsBounded(t *testing.T) {
 		h.drain(h.exec(ref, ExecRequest{Argv: []string{"echo", "x"}}))
 		_, err := h.export(ref, "result.json", io.Discard)
 		wantCode(t, "export", err, fault.NotFound)
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		_, err = h.export(ref, "result.json", io.Discard)
 		wantCode(t, "one export too many", err, fault.TooLarge)
 

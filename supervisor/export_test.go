@@ -22,7 +22,7 @@ func (h *harness) export(ref Ref, path string, to io.Writer) (Exported, error) {
 func TestExport(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", "{}")
+		h.artifact("{}")
 		var out bytes.Buffer
 		var size int64
 		got, err := h.sup.Export(t.Context(), owner, ref, "result.json", func(n int64) (io.Writer, error) {
@@ -88,7 +88,7 @@ func TestExportBreaksOff(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, h *harness) {
 				_, ref := h.acquire("k")
-				h.artifact("result.json", "content")
+				h.artifact("content")
 				if tt.at != "" {
 					h.host.failAt(tt.at, boom)
 				}
@@ -129,7 +129,7 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 func TestExportDoesNotHoldUpTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", strings.Repeat("x", 1<<20))
+		h.artifact(strings.Repeat("x", 1<<20))
 		w := &stuckWriter{stuck: make(chan struct{}), free: make(chan struct{})}
 		done := make(chan error, 1)
 		go func() {
@@ -158,7 +158,7 @@ func TestExportDoesNotHoldUpTheEnd(t *testing.T) {
 func TestExportOneAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		w := &stuckWriter{stuck: make(chan struct{}), free: make(chan struct{})}
 		done := make(chan error, 1)
 		go func() {
@@ -185,7 +185,7 @@ func TestExportOneAtATime(t *testing.T) {
 func TestExportJournalFull(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		h.full.Store(true)
 		var out bytes.Buffer
 		_, err := h.export(ref, "result.json", &out)
@@ -203,7 +203,7 @@ func TestExportJournalFull(t *testing.T) {
 func TestExportThawFails(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		h.host.failAt("jail.thaw", errors.New("boom"))
 		if _, err := h.export(ref, "result.json", io.Discard); err == nil {
 			t.Error("a lease that stays frozen is no error")
@@ -216,7 +216,7 @@ func TestExportThawFails(t *testing.T) {
 func TestExportFileIsClosed(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		_, ref := h.acquire("k")
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		var opened *os.File
 		h.sup.cfg.CopyArtifact = func(ctx context.Context, f *os.File, most int64, w io.Writer) (int64, string, error) {
 			opened = f

@@ -301,9 +301,9 @@ func copyArtifact(ctx context.Context, f *os.File, most int64, w io.Writer) (int
 	return n, "sha256:" + hex.EncodeToString(sum.Sum(nil)), err
 }
 
-func (h *harness) artifact(name, content string) {
+func (h *harness) artifact(content string) {
 	h.t.Helper()
-	if err := os.WriteFile(filepath.Join(h.host.dir, name), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(h.host.dir, "result.json"), []byte(content), 0o600); err != nil {
 		h.t.Fatal(err)
 	}
 }

@@ -101,10 +101,10 @@ const (
 	progressExport progressKind = 'a'
 )
 
-// errKeyTaken is request's answer to a key that an ended lease used.
-type errKeyTaken struct{ entry entry }
+// keyTakenError is request's answer to a key that an ended lease used.
+type keyTakenError struct{ entry entry }
 
-func (e *errKeyTaken) Error() string {
+func (e *keyTakenError) Error() string {
 	return "journal lease: idempotency key belongs to lease " + e.entry.ID
 }
 
@@ -118,7 +118,7 @@ func (j *journal) request(e *entry) error {
 			if err != nil {
 				return err
 			}
-			return &errKeyTaken{entry: old}
+			return &keyTakenError{entry: old}
 		}
 		leases := tx.Bucket([]byte(bucketLeases))
 		n, err := leases.NextSequence()
@@ -226,7 +226,7 @@ func (j *journal) note(items ...progress) error {
 func (j *journal) update(what string, fn func(*bolt.Tx) error) error {
 	err := guard(func() error { return j.commit(fn) })
 	var (
-		taken *errKeyTaken
+		taken *keyTakenError
 		known *fault.Fault
 	)
 	switch {

@@ -22,7 +22,7 @@ func TestRecoverAfterCrash(t *testing.T) {
 		got, ref := h.acquire("active")
 		h.drain(h.exec(ref, ExecRequest{Argv: []string{"exit", "3"}}))
 		h.exec(ref, ExecRequest{Argv: []string{"sleep", "100"}})
-		h.artifact("result.json", "x")
+		h.artifact("x")
 		if _, err := h.export(ref, "result.json", &strings.Builder{}); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestRecoverStates(t *testing.T) {
 		edit func(*entry)
 		want evidence.End
 	}{
-		{"requested", func(e *entry) {}, evidence.End{Cause: "infrastructure", Detail: restarted}},
+		{"requested", func(*entry) {}, evidence.End{Cause: "infrastructure", Detail: restarted}},
 		{"preparing", func(e *entry) { e.State, e.PlanDigest = Preparing, "sha256:p" }, evidence.End{Cause: "infrastructure", Detail: restarted}},
 		{"active", func(e *entry) { e.State, e.ActiveAt, e.CgroupID = Active, now, 5 }, evidence.End{Cause: "infrastructure", Detail: restarted}},
 		{"draining", func(e *entry) {

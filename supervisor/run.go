@@ -25,17 +25,17 @@ type keeping struct {
 // commands do. It returns when ctx ends, Close begins, or a goroutine of the
 // package panicked, and its goroutines are gone; leases live on.
 func (s *Supervisor) Run(ctx context.Context) error {
-	k := &keeping{}
-	k.ctx, k.cancel = context.WithCancel(ctx)
-	defer k.cancel()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	k := &keeping{ctx: ctx, cancel: cancel}
 	if err := s.startKeeping(k); err != nil {
 		return err
 	}
-	err := s.tend(k.ctx)
+	err := s.tend(ctx)
 	s.mu.Lock()
 	s.keeping = nil // no keeper starts from here on
 	s.mu.Unlock()
-	k.cancel()
+	cancel()
 	k.tasks.Wait()
 	return err
 }

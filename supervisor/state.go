@@ -1,6 +1,9 @@
 package supervisor
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // State is where a lease is in its life.
 //
@@ -82,10 +85,8 @@ func (e *TransitionError) Error() string {
 
 // to returns the state after a change, or a *TransitionError.
 func (s State) to(next State) (State, error) {
-	for _, t := range transitions[s] {
-		if t == next {
-			return next, nil
-		}
+	if slices.Contains(transitions[s], next) {
+		return next, nil
 	}
 	return s, &TransitionError{From: s, To: next}
 }

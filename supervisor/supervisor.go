@@ -141,7 +141,7 @@ func (s *Supervisor) Close(ctx context.Context) error {
 			// ends.
 			l.cancel(errStopping)
 			if l.waitReady(ctx) {
-				s.end(ctx, l, stop)
+				_ = s.end(ctx, l, stop) // only ctx's own, which waitTasks returns
 			}
 		})
 	}

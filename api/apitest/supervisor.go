@@ -7,6 +7,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -164,7 +165,7 @@ func (s *Supervisor) List(_ context.Context, caller supervisor.Caller) ([]superv
 			out = append(out, l.info)
 		}
 	}
-	slices.SortFunc(out, func(a, b supervisor.LeaseInfo) int { return int(b.Fencing) - int(a.Fencing) })
+	slices.SortFunc(out, func(a, b supervisor.LeaseInfo) int { return cmp.Compare(b.Fencing, a.Fencing) })
 	return out, nil
 }
 

@@ -164,9 +164,9 @@ func TestWatch(t *testing.T) {
 	if diff := cmp.Diff([]string{"1 state active", "2 renewed ", "3 state closed"}, got); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	for e := range l.Watch(t.Context(), 2) { // leaving the loop ends the stream
-		if e.Sequence != 2 {
-			t.Errorf("watching from 2 begins with %d", e.Sequence)
+	for e, err := range l.Watch(t.Context(), 2) { // leaving the loop ends the stream
+		if err != nil || e.Sequence != 2 {
+			t.Errorf("watching from 2 begins with %d, %v", e.Sequence, err)
 		}
 		break
 	}

@@ -81,8 +81,7 @@ func (e *Error) Unwrap() error { return e.err }
 
 // CodeOf returns the code of the Error in err's tree, or "".
 func CodeOf(err error) Code {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Code
 	}
 	return ""

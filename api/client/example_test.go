@@ -120,8 +120,7 @@ func ExampleLease_Attach() {
 func ExampleError() {
 	var c *client.Client // from Dial
 	_, err := c.Acquire(context.Background(), envelope.Envelope{}, client.AcquireOptions{})
-	var e *client.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*client.Error](err); ok {
 		switch e.Code {
 		case client.HostFull:
 			// try another host, or later

@@ -104,8 +104,7 @@ func upload(r io.Reader, send func([]byte) error) error {
 // reader failed is cancelled, so that no half file is ever taken for whole.
 func closeUpload[T any](err error, cancel func(), finish func() (T, error)) (T, error) {
 	var none T
-	var read readError
-	if errors.As(err, &read) {
+	if read, ok := errors.AsType[readError](err); ok {
 		cancel()
 		_, _ = finish() // only to let the stream go
 		return none, fmt.Errorf("read upload: %w", read.err)

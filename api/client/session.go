@@ -56,14 +56,13 @@ func (s *session) run(ctx context.Context) (End, error) {
 		go s.read(ctx)
 	}
 
-	end, err := s.receive(ctx)
+	end, err := s.receive()
 	stop(nil)
 	s.cancel() // the feeder may be stuck in a Send that nothing needs any more
 	feeder.Wait()
 	if err != nil {
 		// If it was the feeder that ended the stream, its reason counts.
-		var own feedError
-		if errors.As(context.Cause(ctx), &own) {
+		if own, ok := errors.AsType[feedError](context.Cause(ctx)); ok {
 			return End{}, own.err
 		}
 		return End{}, err
@@ -77,7 +76,7 @@ type feedError struct{ err error }
 func (e feedError) Error() string { return e.err.Error() }
 
 // receive handles what the daemon sends, up to the end.
-func (s *session) receive(ctx context.Context) (End, error) {
+func (s *session) receive() (End, error) {
 	for {
 		resp, err := s.up.recv()
 		if err != nil {

@@ -26,8 +26,8 @@ func fillStruct(t *testing.T, v reflect.Value, n *int64) {
 	*n++
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			fillStruct(t, v.Field(i), n)
+		for _, field := range v.Fields() {
+			fillStruct(t, field, n)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))

@@ -312,8 +312,7 @@ func (x *extractor) checkShape() error {
 
 // copyFault tells a broken archive from a full disk.
 func copyFault(name string, err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return writeFault("write file", name, err)
 	}
 	return badArchive(err)

@@ -28,7 +28,7 @@ func FuzzExtract(f *testing.F) {
 			t.Errorf("report %+v is above %+v", rep, lim)
 		}
 		// Every entry makes itself and the directories above it.
-		if max := int(lim.Files) * (maxDepth + 1); len(tree) > max {
+		if most := int(lim.Files) * (maxDepth + 1); len(tree) > most {
 			t.Errorf("%d entries in the tree", len(tree))
 		}
 		var sum int64

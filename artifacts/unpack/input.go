@@ -35,15 +35,15 @@ func openTar(r io.Reader, lim Limits) (*tarStream, error) {
 				f.name+" archives are not read, only plain and gzip tar", f.remedy)
 		}
 	}
-	max := lim.Bytes + lim.Files*HeaderAllowance
+	most := lim.Bytes + lim.Files*HeaderAllowance
 	if !bytes.HasPrefix(head, []byte("\x1f\x8b")) {
-		return &tarStream{r: in, left: max}, nil
+		return &tarStream{r: in, left: most}, nil
 	}
 	gz, err := gzip.NewReader(in)
 	if err != nil {
 		return nil, badArchive(err)
 	}
-	return &tarStream{r: gz, left: max}, nil
+	return &tarStream{r: gz, left: most}, nil
 }
 
 // tarStream fails with too_large past its limit, where io.LimitedReader would
@@ -99,8 +99,7 @@ func (s *tarStream) finish() error {
 
 // badArchive is a stream that is no archive, unless err already says better.
 func badArchive(err error) error {
-	var f *fault.Fault
-	if errors.As(err, &f) {
+	if _, ok := errors.AsType[*fault.Fault](err); ok {
 		return err
 	}
 	return fault.Wrap(err, fault.InvalidArgument, "tar", "not a readable tar archive",

@@ -47,12 +47,15 @@ func file(name, body string) tarEntry { return tarEntry{tar.Header{Name: name}, 
 func dir(name string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: 0o755}, ""}
 }
+
 func symlink(name, to string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}, ""}
 }
+
 func hardlink(name, to string) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: tar.TypeLink, Linkname: to}, ""}
 }
+
 func node(name string, typ byte) tarEntry {
 	return tarEntry{tar.Header{Name: name, Typeflag: typ, Devmajor: 1, Devminor: 3}, ""}
 }
@@ -97,7 +100,7 @@ func sandbox(t testing.TB) (root *os.Root, check func()) {
 func modes(t testing.TB, root *os.Root) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
 		if err != nil || p == "." {
 			return err
 		}

@@ -13,10 +13,17 @@ import (
 	"cordon/jail/initproc"
 )
 
-func main() {
-	// The stage changes thread state and then executes the command: it must
-	// be the main thread, and it checks that it is.
+// The parked child changes its thread's credentials, cgroups and filter and
+// is read back by its process id: it must be the main thread. The runtime
+// promises that for main only if the lock is taken while packages initialise.
+var _ = lockMainThread()
+
+func lockMainThread() struct{} {
 	runtime.LockOSThread()
+	return struct{}{}
+}
+
+func main() {
 	if unix.Getpid() != unix.Gettid() {
 		fmt.Fprintln(os.Stderr, "cordon-init: not on the main thread")
 		os.Exit(125)

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"cordon/api/client"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
+	"cordon/api/client"
 	cordonv1 "cordon/api/v1"
 	"cordon/supervisor/evidence"
 )

@@ -4,7 +4,10 @@
 // teardown of a finished thing, which lists what it owns in its own Close.
 package cleanup
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // Stack holds undo steps; the last one pushed runs first. The zero value is
 // ready to use.
@@ -22,8 +25,8 @@ func (s *Stack) Disarm() { s.steps = nil }
 // idempotent.
 func (s *Stack) Run() error {
 	var errs []error
-	for i := len(s.steps) - 1; i >= 0; i-- {
-		errs = append(errs, s.steps[i]())
+	for _, undo := range slices.Backward(s.steps) {
+		errs = append(errs, undo())
 	}
 	s.steps = nil
 	return errors.Join(errs...)

@@ -80,8 +80,7 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 // CodeOf returns the code of the first fault in err's tree, or "".
 func CodeOf(err error) Code {
-	var f *Fault
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[*Fault](err); ok {
 		return f.Code
 	}
 	return ""

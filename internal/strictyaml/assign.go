@@ -220,8 +220,7 @@ func checkType(t reflect.Type) error {
 	case t.Kind() != reflect.Struct:
 		return fmt.Errorf("decode yaml: type %s cannot be read", t)
 	}
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		if !f.IsExported() || f.Tag.Get("yaml") == "" {
 			return fmt.Errorf("decode yaml: field %s.%s has no yaml name", t, f.Name)
 		}

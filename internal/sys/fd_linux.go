@@ -107,11 +107,11 @@ func SendFiles(sock *os.File, msg []byte, files ...*os.File) error {
 	})
 }
 
-// RecvFiles reads one message of at most len(buf) bytes and at most max
+// RecvFiles reads one message of at most len(buf) bytes and no more than most
 // descriptors, which the caller owns. More descriptors, or a longer message,
 // is an error and leaves none open.
-func RecvFiles(sock *os.File, buf []byte, max int) (int, []*os.File, error) {
-	oob := make([]byte, unix.CmsgSpace(max*4))
+func RecvFiles(sock *os.File, buf []byte, most int) (int, []*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(most*4))
 	var n, oobn, flags int
 	err := onRaw(sock, false, func(fd int) error {
 		var err error

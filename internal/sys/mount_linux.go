@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -117,7 +118,7 @@ func openat2(root *os.File, path string, how unix.OpenHow) (*os.File, error) {
 		if err == nil {
 			return os.NewFile(uintptr(fd), path), nil
 		}
-		if err != unix.EAGAIN || try == 16 {
+		if !errors.Is(err, unix.EAGAIN) || try == 16 {
 			return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
 		}
 	}

@@ -42,7 +42,7 @@ func TestReadFrameRefuses(t *testing.T) {
 	} {
 		var m FromStage
 		err := ReadFrame(strings.NewReader(in), 256, &m)
-		if err == nil || err == io.EOF {
+		if err == nil || errors.Is(err, io.EOF) {
 			t.Errorf("%s: %v, want an error that is not a clean end", name, err)
 		}
 	}

@@ -149,7 +149,7 @@ func park(leaves int) error {
 // stays after execve.
 func joinCgroups(first, n int) error {
 	for fd := first; fd < first+n; fd++ {
-		if _, err := (fdPipe)(fd).Write([]byte("0")); err != nil {
+		if _, err := fdPipe(fd).Write([]byte("0")); err != nil {
 			return step("join cgroup", err)
 		}
 		_ = unix.Close(fd)

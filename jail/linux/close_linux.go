@@ -152,7 +152,7 @@ func runsAs(dir string, ids jail.IDMap) bool {
 	if err != nil {
 		return false // it ended meanwhile
 	}
-	for _, f := range strings.Fields(st["Uid"]) {
+	for f := range strings.FieldsSeq(st["Uid"]) {
 		if n, err := strconv.ParseUint(f, 10, 32); err == nil && n >= uint64(ids.Base) && n < uint64(ids.Base)+uint64(ids.Size) {
 			return true
 		}

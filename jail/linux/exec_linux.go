@@ -47,7 +47,7 @@ type Exec struct {
 // once holds a value that is set at most one time.
 type once[T any] struct {
 	mu   sync.Mutex
-	set_ bool
+	held bool
 	val  T
 	ch   chan struct{}
 }
@@ -57,8 +57,8 @@ func newOnce[T any]() once[T] { return once[T]{ch: make(chan struct{})} }
 func (o *once[T]) set(v T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.set_ {
-		o.set_, o.val = true, v
+	if !o.held {
+		o.held, o.val = true, v
 		close(o.ch)
 	}
 }
@@ -66,7 +66,7 @@ func (o *once[T]) set(v T) {
 func (o *once[T]) get() (T, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.val, o.set_
+	return o.val, o.held
 }
 
 // startTimeout bounds each answer of a child that is to become a command.
@@ -77,8 +77,7 @@ const startTimeout = 10 * time.Second
 // is no error but one whose end says so. On an error nothing of it is left.
 func (j *Jail) Exec(ctx context.Context, spec jail.ExecSpec) (supervisor.Exec, error) {
 	e, err := j.exec(ctx, spec)
-	var start *jail.StartError
-	if errors.As(err, &start) {
+	if start, ok := errors.AsType[*jail.StartError](err); ok {
 		return neverRan{start}, nil
 	}
 	if err != nil {
@@ -503,9 +502,6 @@ func (e *Exec) Close() error {
 
 // inherit keeps the counts of a leaf that is about to go.
 func (j *Jail) inherit(rel string) {
-	if j.host.groups.mode == "v2" {
-		return // counted in the ancestors too
-	}
 	u := j.host.groups.usage(rel)
 	j.mu.Lock()
 	defer j.mu.Unlock()

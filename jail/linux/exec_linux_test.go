@@ -20,7 +20,7 @@ import (
 
 func TestTerminal(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	// The size is there before the first instruction (moby#35407).
 	e, err := j.Exec(context.Background(), jail.ExecSpec{ID: "e-1", Argv: []string{"sh", "-c", "stty size; tty; read go; stty size; exec cat"}, Cwd: "/workspace", TTY: true, Rows: 33, Cols: 101})
 	if err != nil {
@@ -47,7 +47,7 @@ func TestTerminal(t *testing.T) {
 // TestBulkThroughPipes sends 500 MB in and takes it out again.
 func TestBulkThroughPipes(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	e, err := j.Exec(context.Background(), jail.ExecSpec{ID: "e-1", Argv: []string{"cat"}, Cwd: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestBulkThroughPipes(t *testing.T) {
 // background process keeps standard output open.
 func TestDescendantHoldsThePipe(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	start := time.Now()
 	r := run(t, j, "e-1", "", "sh", "-c", "sleep 300 & setsid sleep 300 & echo done")
 	if took := time.Since(start); took > 5*time.Second {
@@ -94,7 +94,7 @@ func TestDescendantHoldsThePipe(t *testing.T) {
 
 func TestKillTakesTheWholeTree(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	e, err := j.Exec(context.Background(), jail.ExecSpec{ID: "e-1", Argv: []string{"sh", "-c", `setsid sleep 300 & (trap "" TERM; sleep 300) & trap "" TERM; echo up; sleep 300`}, Cwd: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestKillTakesTheWholeTree(t *testing.T) {
 
 func TestLimitsBite(t *testing.T) {
 	h := newHost(t)
-	s := testSpec(t, h)
+	s := testSpec(t)
 	s.Limits.MemoryBytes, s.Limits.Pids, s.Volume.Bytes, s.Volume.Inodes = 64<<20, 8, 8<<20, 64
 	j := makeJail(t, h, s)
 
@@ -152,7 +152,7 @@ func TestLimitsBite(t *testing.T) {
 
 func TestMemoryVolume(t *testing.T) {
 	h := newHost(t)
-	s := testSpec(t, h)
+	s := testSpec(t)
 	s.Volume.Medium, s.Volume.Bytes = "memory", 4<<20
 	j := makeJail(t, h, s)
 	r := run(t, j, "e-1", "", "sh", "-c", "echo hi > f && cat f; dd if=/dev/zero of=big bs=1M count=8 2>&1")
@@ -164,7 +164,7 @@ func TestMemoryVolume(t *testing.T) {
 // TestWhatACommandSees is the view from inside, before anything hostile.
 func TestWhatACommandSees(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	for i, tc := range []struct{ name, script, want string }{
 		{"descriptors", "ls /proc/self/fd | wc -w", "4\n"}, // 0 1 2 and ls's own
 		{"environment", "env | grep -c =", "9\n"},          // six of ours, PWD, OLDPWD or SHLVL, _
@@ -189,7 +189,7 @@ func TestWhatACommandSees(t *testing.T) {
 
 func TestOpenArtifact(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	run(t, j, "e-1", "", "sh", "-c", `mkdir d && echo good > d/result && ln -s /etc/shadow link && ln -s / dirlink && ln -s d/result inlink && mkfifo pipe`)
 	if err := j.Freeze(context.Background()); err != nil {
 		t.Fatal(err)
@@ -223,7 +223,7 @@ func TestOpenArtifact(t *testing.T) {
 // TestInitDiesWithTheSocket is what ends a jail when its daemon is killed.
 func TestInitDiesWithTheSocket(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h)).(*Jail)
+	j := makeJail(t, h, testSpec(t)).(*Jail)
 	_ = j.control.Close()
 	select {
 	case <-j.Done():
@@ -237,7 +237,7 @@ func TestInitDiesWithTheSocket(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	h := newHost(t)
-	s := testSpec(t, h)
+	s := testSpec(t)
 	j := makeJail(t, h, s).(*Jail)
 	if _, err := j.Exec(context.Background(), jail.ExecSpec{ID: "e-1", Argv: []string{"sleep", "300"}, Cwd: "/"}); err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestSweep(t *testing.T) {
 
 func TestFailedMakeLeavesNothing(t *testing.T) {
 	h := newHost(t)
-	s := testSpec(t, h)
+	s := testSpec(t)
 	s.Image.Path = t.TempDir() // no /.cordon/init to mount on
 	if err := os.Chown(s.Image.Path, testIDBase-65536, testIDBase-65536); err != nil {
 		t.Fatal(err)
@@ -268,7 +268,8 @@ func TestFailedMakeLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Make(context.Background(), p); err == nil {
+	_, err = h.Make(context.Background(), p)
+	if err == nil {
 		t.Fatal("a jail without an init was made")
 	}
 	if report := h.lookAgain(leftovers{leaseID: s.LeaseID, ids: &p.IDs}); !report.Clean() {
@@ -281,7 +282,7 @@ func TestFailedMakeLeavesNothing(t *testing.T) {
 
 func BenchmarkExec(b *testing.B) {
 	h := newHost(b)
-	s := testSpec(b, h)
+	s := testSpec(b)
 	s.LeaseID = "l-bench"
 	j := makeJail(b, h, s)
 	i := 0
@@ -300,7 +301,7 @@ func BenchmarkExec(b *testing.B) {
 
 func BenchmarkMakeClose(b *testing.B) {
 	h := newHost(b)
-	s := testSpec(b, h)
+	s := testSpec(b)
 	s.LeaseID = "l-bench"
 	for b.Loop() {
 		p, err := jail.NewPlan(s, h.Features())

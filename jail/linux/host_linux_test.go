@@ -66,7 +66,7 @@ func TestMergeEnv(t *testing.T) {
 func TestImageSizeGivesTheRoom(t *testing.T) {
 	h := newHost(t)
 	for i, size := range []int64{8 << 20, 33<<20 + 12345, 300 << 20, 2 << 30} {
-		s := testSpec(t, h)
+		s := testSpec(t)
 		s.LeaseID = "l-room-" + string(rune('a'+i))
 		s.IDBase += uint32(i) * jail.IDRangeSize
 		s.Volume.Bytes, s.Volume.Inodes = size, max(size/16384, 256)

@@ -36,8 +36,7 @@ type Jail struct {
 
 	mu    sync.Mutex       // guards what follows, up to tasks
 	execs map[string]*Exec // those PID 1 still owes a word about
-	// What leaves that are gone had counted: on v1, and on v2 before Linux
-	// 6.11, a refused fork is counted where it happened alone.
+	// What leaves that are gone had counted; no ancestor has it.
 	refused, oomKills uint64
 	closed            bool
 	spare             spare

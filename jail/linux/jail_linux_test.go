@@ -48,7 +48,7 @@ func newHost(t testing.TB) *Host {
 // testImage is a root file system of the host's own programs: a static shell
 // is all that most tests need, so it is the host's / shown read-only, with
 // the mount points a jail needs in place of what is there.
-func testSpec(t testing.TB, h *Host) jail.Spec {
+func testSpec(t testing.TB) jail.Spec {
 	t.Helper()
 	return jail.Spec{
 		LeaseID: "l-" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-")),
@@ -151,7 +151,7 @@ func finish(t testing.TB, e supervisor.Exec, stdin string) result {
 
 func TestJailRunsACommand(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	if bad := j.ReadBack().Failed(); len(bad) != 0 {
 		t.Errorf("read back: %+v", bad)
 	}
@@ -166,7 +166,7 @@ func TestJailRunsACommand(t *testing.T) {
 
 func TestStartErrors(t *testing.T) {
 	h := newHost(t)
-	j := makeJail(t, h, testSpec(t, h))
+	j := makeJail(t, h, testSpec(t))
 	for i, tc := range []struct {
 		argv []string
 		cwd  string

@@ -26,7 +26,7 @@ import (
 // moved between cgroups, and libcontainer's threads cannot pin a dead jail's
 // mounts in cordond (jail-making facts: docs/architecture.md).
 //
-// Descriptors a maker is started with, after the three standard streams:
+// Descriptors a maker is started with, after the three standard streams.
 const (
 	makerReplyFD   = 3 // SOCK_SEQPACKET: one message with the pidfd
 	makerControlFD = 4 // PID 1's control socket
@@ -193,5 +193,3 @@ func lastLines(s string) string {
 	}
 	return strings.ReplaceAll(s, "\n", "; ")
 }
-
-var errNotMainThread = errors.New("maker is not on the main thread")

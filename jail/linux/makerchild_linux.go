@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C constructor enters the namespaces
@@ -31,12 +32,12 @@ const (
 // thread.
 func RunContainerInit() { libcontainer.Init() }
 
-// RunMaker is the maker process: see runMaker for its descriptors. The caller
-// has locked the main thread, on which the cgroup membership is.
+// RunMaker is the maker process: see runMaker for its descriptors. It works on
+// one thread, which joins the v1 groups and starts the container; which one is
+// all the same, and nobody can promise the main one: before main locks it, the
+// runtime may have moved main to another.
 func RunMaker() error {
-	if unix.Getpid() != unix.Gettid() {
-		return errNotMainThread
-	}
+	runtime.LockOSThread()
 	for fd := makerReplyFD; fd <= makerInputsFD; fd++ {
 		unix.CloseOnExec(fd)
 	}

@@ -88,8 +88,14 @@ func (j *Jail) readInit(r *reader, dir string, st map[string]string) {
 	r.want("init uid", four, strings.Join(strings.Fields(st["Uid"]), " "))
 	r.want("init gid", four, strings.Join(strings.Fields(st["Gid"]), " "))
 	for _, c := range []struct{ key, want string }{
-		{"CapInh", none}, {"CapPrm", caps}, {"CapEff", caps}, {"CapBnd", caps}, {"CapAmb", none},
-		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"Seccomp_filters", "1"},
+		{"CapInh", none},
+		{"CapPrm", caps},
+		{"CapEff", caps},
+		{"CapBnd", caps},
+		{"CapAmb", none},
+		{"NoNewPrivs", "1"},
+		{"Seccomp", "2"},
+		{"Seccomp_filters", "1"},
 	} {
 		r.want("init "+c.key, c.want, st[c.key])
 	}
@@ -242,12 +248,17 @@ func (j *Jail) readExec(pid int, execID string) ([]jail.Check, error) {
 	r.want("exec groups", "", strings.TrimSpace(st["Groups"]))
 	none := capMask(nil)
 	for _, c := range []struct{ key, want string }{
-		{"CapInh", none}, {"CapPrm", none}, {"CapEff", none}, {"CapAmb", none},
+		{"CapInh", none},
+		{"CapPrm", none},
+		{"CapEff", none},
+		{"CapAmb", none},
 		// Nothing can be gained from the bounding set: no_new_privs, and no
 		// file with capabilities or setuid bits. Emptying it takes SETPCAP,
 		// which PID 1 does not have.
 		{"CapBnd", capMask(j.plan.InitCaps)},
-		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"Seccomp_filters", "2"},
+		{"NoNewPrivs", "1"},
+		{"Seccomp", "2"},
+		{"Seccomp_filters", "2"},
 	} {
 		r.want("exec "+c.key, c.want, st[c.key])
 	}

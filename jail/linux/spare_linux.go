@@ -27,11 +27,7 @@ func (j *Jail) wantSpare() {
 		return
 	}
 	j.spare.making, j.spare.taken = make(chan struct{}), false
-	j.tasks.Add(1)
-	go func() {
-		defer j.tasks.Done()
-		j.makeSpare()
-	}()
+	j.tasks.Go(j.makeSpare)
 }
 
 func (j *Jail) makeSpare() {

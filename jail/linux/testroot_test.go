@@ -23,7 +23,7 @@ func copyPrograms(root string, names ...string) error {
 		if err != nil {
 			continue // static
 		}
-		for _, f := range strings.Fields(string(out)) {
+		for f := range strings.FieldsSeq(string(out)) {
 			if strings.HasPrefix(f, "/") {
 				if err := copyInto(root, f, f); err != nil {
 					return err

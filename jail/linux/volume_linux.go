@@ -223,6 +223,7 @@ func makeFS(path string, vol jail.Volume) error {
 	if err != nil {
 		return fmt.Errorf("make volume: %w", err)
 	}
+	//nolint:noctx // a template is for all leases, not only for the one that waits for it
 	cmd := exec.Command("mke2fs", "-q", "-F", "-t", "ext4",
 		"-b", strconv.Itoa(blockSize), "-I", strconv.Itoa(inodeSize), "-m", "0",
 		"-N", strconv.FormatInt(vol.Inodes, 10),

@@ -56,8 +56,10 @@ func TestNumbersOfTheABI(t *testing.T) {
 	}{
 		{"MSG_FASTOPEN", msgFastOpen, unix.MSG_FASTOPEN},
 		{"socket flags", sockFlags, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK},
-		{"namespace flags", cloneNewNS | cloneNewCgroup | cloneNewUTS | cloneNewIPC | cloneNewUser | cloneNewPID | cloneNewNet,
-			unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET},
+		{
+			"namespace flags", cloneNewNS | cloneNewCgroup | cloneNewUTS | cloneNewIPC | cloneNewUser | cloneNewPID | cloneNewNet,
+			unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
+		},
 		{"S_IFMT", fileType, unix.S_IFMT},
 		{"NEW_LISTENER", seccompNewListener, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER},
 		{"MPTCP", protoMPTCP, unix.IPPROTO_MPTCP},

@@ -25,7 +25,7 @@ func Errno(n uint16) Action { return errnoAction | Action(n) }
 
 // Errno returns the error number of an action made by Errno.
 func (a Action) Errno() (n uint16, ok bool) {
-	return uint16(a), a&^0xffff == errnoAction && a != errnoAction
+	return uint16(a & 0xffff), a&^0xffff == errnoAction && a != errnoAction
 }
 
 // known reports whether a is one of the actions; error 0 would be success

@@ -18,6 +18,9 @@ const (
 	eof = ^uint64(0)
 )
 
+// Of what is refused, and so has no name in the rules.
+const afNetlink, sockRaw = 16, 3
+
 func TestDefaultDecides(t *testing.T) {
 	refuse := Errno(EPERM)
 	tests := []struct {
@@ -53,8 +56,8 @@ func TestDefaultDecides(t *testing.T) {
 		{"socket", []uint64{afInet6, sockStream, protoMPTCP}, Errno(EPROTONOSUPPORT)},
 		{"socket", []uint64{afInet, sockStream | sockFlags, protoMPTCP}, Errno(EPROTONOSUPPORT)},
 		{"socket", []uint64{afUnix, sockStream, protoMPTCP}, refuse},
-		{"socket", []uint64{afNetlink, sockRaw | sockFlags, 0}, Allow},
-		{"socket", []uint64{afNetlink, sockRaw, 12}, refuse}, // netfilter
+		{"socket", []uint64{afNetlink, sockRaw | sockFlags, 0}, refuse}, // its buffers are charged to nobody
+		{"socket", []uint64{afNetlink, sockRaw, 12}, refuse},            // netfilter
 		{"socket", []uint64{afNetlink, sockDgram, 16}, refuse},
 		{"socket", []uint64{17, sockRaw, 0}, refuse},            // AF_PACKET
 		{"socket", []uint64{38, sockSeqpack, 0}, refuse},        // AF_ALG
@@ -68,6 +71,19 @@ func TestDefaultDecides(t *testing.T) {
 		{"socketpair", []uint64{afUnix, sockStream, 0}, Allow},
 		{"socketpair", []uint64{afInet, sockStream, 0}, refuse},
 
+		{"fcntl", []uint64{0, 3}, Allow},     // F_GETFL
+		{"fcntl", []uint64{0, 1030}, Allow},  // F_DUPFD_CLOEXEC
+		{"fcntl", []uint64{0, 1024}, refuse}, // F_SETLEASE: holds up others' open
+		{"fcntl", []uint64{0, 1024 | hi}, refuse},
+		{"fcntl", []uint64{0, 1026}, refuse},       // F_NOTIFY
+		{"fcntl", []uint64{0, 1031}, refuse},       // F_SETPIPE_SZ
+		{"setsockopt", []uint64{0, 1, 2}, Allow},   // SO_REUSEADDR
+		{"setsockopt", []uint64{0, 6, 1}, Allow},   // TCP_NODELAY
+		{"setsockopt", []uint64{0, 1, 26}, refuse}, // SO_ATTACH_FILTER
+		{"setsockopt", []uint64{0, 1 | hi, 26 | hi}, refuse},
+		{"setsockopt", []uint64{0, 1, 50}, refuse},   // SO_ATTACH_BPF
+		{"setsockopt", []uint64{0, 1, 51}, refuse},   // SO_ATTACH_REUSEPORT_CBPF
+		{"setsockopt", []uint64{0, 263, 1}, refuse},  // SOL_PACKET
 		{"clone", []uint64{0x3d0f00}, Allow},         // pthread_create
 		{"clone", []uint64{0x4011 | hi}, Allow},      // vfork; high bits are ignored
 		{"clone", []uint64{0x1000 | 17}, Allow},      // with a pidfd

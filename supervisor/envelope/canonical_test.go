@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -128,7 +129,7 @@ func change(v reflect.Value) {
 func leaves(v reflect.Value, path string, fn func(path string, index []int)) {
 	var walk func(v reflect.Value, path string, index []int)
 	walk = func(v reflect.Value, path string, index []int) {
-		index = index[:len(index):len(index)]
+		index = slices.Clip(index)
 		switch {
 		case v.Kind() == reflect.Struct:
 			for i := range v.NumField() {

@@ -26,8 +26,10 @@ const (
 
 // The longest times that any envelope may ask for.
 const (
-	LeastWallClock, MostWallClock = 100 * time.Millisecond, 24 * time.Hour
-	LeastLease, MostLease         = time.Second, 24 * time.Hour
+	LeastWallClock = 100 * time.Millisecond
+	MostWallClock  = 24 * time.Hour
+	LeastLease     = time.Second
+	MostLease      = 24 * time.Hour
 )
 
 const digestPrefix = "sha256:"

@@ -3,6 +3,7 @@ package envelope
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -69,10 +70,8 @@ func (r *report) unsupported(field, cause, remedy string) {
 
 // fixed wants the one value that an ordinary field can have.
 func (r *report) fixed(field, got string, want ...string) {
-	for _, w := range want {
-		if got == w {
-			return
-		}
+	if slices.Contains(want, got) {
+		return
 	}
 	r.invalid(field, show(got)+" is not known", "use "+strings.Join(want, " or "))
 }

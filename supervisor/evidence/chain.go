@@ -75,12 +75,13 @@ func (p Prepared) Sign(at Position, key ed25519.PrivateKey) ([]byte, Position, e
 	if len(key) != ed25519.PrivateKeySize || p.raw == nil {
 		return nil, at, fmt.Errorf("sign record %s: key has %d bytes, record %d", p.id, len(key), len(p.raw))
 	}
+	pub := key.Public().(ed25519.PublicKey) //nolint:forcetypeassert // documented result of ed25519
 	e := Entry{Record: p.raw, Link: Link{
 		Version:      LinkVersion,
 		Sequence:     at.Sequence + 1,
 		Previous:     previousOf(at),
 		RecordSHA256: p.digest,
-		KeyID:        KeyID(key.Public().(ed25519.PublicKey)), //nolint:forcetypeassert // documented result of ed25519
+		KeyID:        KeyID(pub),
 		HostID:       at.HostID,
 	}}
 	out, err := seal(&e, key)

@@ -64,14 +64,14 @@ func TestShippedPolicyIsTheDefault(t *testing.T) {
 }
 
 func TestDefault(t *testing.T) {
-	max := Max{
+	most := Max{
 		Leases: 64, CPUMilli: 4000, MemoryBytes: 8 << 30, ProcessCount: 16384, DiskBytes: 50 << 30,
 		OpenFiles: 65536, OutputBytes: 1 << 30, WallClock: 6 * time.Hour, Lease: 24 * time.Hour,
 	}
 	want := Policy{
 		tenants: []Tenant{
-			{Name: "cordon", Peers: []PeerRule{{"gid", 998}}, Images: []string{"*"}, Max: max},
-			{Name: "root", Peers: []PeerRule{{"uid", 0}}, Images: []string{"*"}, Max: max, ImportImages: true},
+			{Name: "cordon", Peers: []PeerRule{{"gid", 998}}, Images: []string{"*"}, Max: most},
+			{Name: "root", Peers: []PeerRule{{"uid", 0}}, Images: []string{"*"}, Max: most, ImportImages: true},
 		},
 		budget:         Amounts{Leases: 1024, CPUMilli: 4000, MemoryBytes: 8 << 30, Processes: 16384, DiskBytes: 50 << 30},
 		idBase:         1879048192,

@@ -240,9 +240,8 @@ func (d *Daemon) Stop() {
 			d.t.Errorf("cordond stopped with %v\n%s", err, d.Log())
 		}
 	case <-time.After(60 * time.Second):
-		d.t.Errorf("cordond does not stop\n%s", d.Log())
 		_ = d.cmd.Process.Kill()
-		<-done
+		d.t.Errorf("cordond did not stop until killed: %v\n%s", <-done, d.Log())
 	}
 	d.cmd = nil
 }

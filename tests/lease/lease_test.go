@@ -72,14 +72,11 @@ func verify(t *testing.T, c *client.Client, r client.Record) evidence.Record {
 }
 
 // wantCode checks the code of an error that the daemon answered.
-func wantCode(t *testing.T, what string, err error, code string) *client.Error {
+func wantCode(t *testing.T, what string, err error, code string) {
 	t.Helper()
-	var ce *client.Error
-	if !errors.As(err, &ce) || string(ce.Code) != code {
+	if ce, ok := errors.AsType[*client.Error](err); !ok || string(ce.Code) != code {
 		t.Errorf("%s: %v, want code %s", what, err, code)
-		return &client.Error{}
 	}
-	return ce
 }
 
 func TestFirstLease(t *testing.T) {

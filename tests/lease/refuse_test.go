@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -54,7 +55,7 @@ func TestBadInput(t *testing.T) {
 		e.Identity.RunID = "bad"
 		tc.edit(&e)
 		_, err := c.Acquire(context.Background(), e, client.AcquireOptions{})
-		ce, ok := err.(*client.Error)
+		ce, ok := errors.AsType[*client.Error](err)
 		if !ok {
 			t.Errorf("%s: %v, want a refusal", tc.name, err)
 			continue
@@ -93,7 +94,7 @@ func TestCommandLimits(t *testing.T) {
 	l := acquire(t, d, c, d.Envelope(c))
 	long := strings.Repeat("x", 3<<20)
 	_, err := l.Run(context.Background(), client.Command{Argv: []string{"echo", long}})
-	if ce, ok := err.(*client.Error); !ok || ce.Remedy == "" {
+	if ce, ok := errors.AsType[*client.Error](err); !ok || ce.Remedy == "" {
 		t.Errorf("a 3 MiB argument: %v, want a refusal with a remedy", err)
 	}
 	for name, argv := range map[string][]string{"empty": {}, "NUL": {"echo", "a\x00b"}} {
