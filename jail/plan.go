@@ -129,7 +129,7 @@ func mounts(s Spec) []Mount {
 		// hidepid: a command sees its own uid's processes, not PID 1.
 		{Target: "/proc", Kind: "proc", Flags: quiet, Data: "hidepid=2"},
 		{Target: "/dev", Kind: "tmpfs", Flags: []string{"nosuid", "noexec", "strictatime"}, Data: "mode=755,size=64k,nr_inodes=64"},
-		{Target: "/dev/pts", Kind: "devpts", Flags: []string{"nosuid", "noexec"}, Data: "newinstance,ptmxmode=0666,mode=0620,gid=5"},
+		{Target: "/dev/pts", Kind: "devpts", Flags: []string{"nosuid", "noexec"}, Data: "newinstance,ptmxmode=0666,mode=0620,gid=5,max=64"},
 		{Target: "/dev/shm", Kind: "tmpfs", Flags: quiet, Data: fmt.Sprintf("mode=1777,size=%d,nr_inodes=4096", shmBytes(s.Limits.MemoryBytes))},
 		{Target: "/dev/mqueue", Kind: "mqueue", Flags: quiet},
 		{Target: "/workspace", Kind: "volume", Part: "workspace", Flags: []string{"nosuid", "nodev"}},
@@ -157,12 +157,15 @@ func maskPaths() []string {
 		"/proc/modules", "/proc/config.gz", "/proc/slabinfo", "/proc/vmallocinfo",
 		"/proc/pagetypeinfo", "/proc/iomem", "/proc/ioports", "/proc/cmdline",
 		"/proc/mdstat", "/proc/driver", "/proc/bootconfig", "/proc/kmsg",
+		// What tells of the host's disks and buses, and the pressure files,
+		// whose triggers run in threads of the host.
+		"/proc/fs", "/proc/bus", "/proc/diskstats", "/proc/partitions", "/proc/pressure",
 	}
 }
 
 func readonlyPaths() []string {
 	return []string{
-		"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/tty",
+		"/proc/irq", "/proc/sys", "/proc/sysrq-trigger", "/proc/tty",
 	}
 }
 
@@ -174,6 +177,7 @@ func rlimits(l Limits) []Rlimit {
 		{Name: "core", Value: 1},
 		{Name: "memlock", Value: 64 << 10},
 		{Name: "msgqueue", Value: 819200},
+		{Name: "sigpending", Value: 4096},
 		{Name: "nice", Value: 0},
 		{Name: "rtprio", Value: 0},
 	}

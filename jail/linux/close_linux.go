@@ -39,9 +39,14 @@ func (j *Jail) Close(ctx context.Context) (jail.CleanupReport, error) {
 		j.parts.group.remove(ctx),
 	)
 	_ = j.control.Close()
-	j.report = j.host.lookAgain(leftovers{
-		leaseID: j.plan.LeaseID, ids: &j.plan.IDs, netns: j.netns, loop: j.parts.volume.loop,
-	})
+	look := leftovers{leaseID: j.plan.LeaseID, ids: &j.plan.IDs, loop: j.parts.volume.loop}
+	if ino, ierr := fdInode(j.netns); ierr == nil {
+		look.netns = ino
+	}
+	j.report = j.host.lookAgain(look)
+	if j.report.Clean() {
+		_ = j.netns.Close()
+	}
 	return j.report, err
 }
 
@@ -89,8 +94,8 @@ func (j *Jail) bury(ctx context.Context) error {
 type leftovers struct {
 	leaseID string
 	ids     *jail.IDMap
-	netns   uint64
-	loop    string
+	netns   uint64 // inode, held open by the caller: the kernel reuses numbers
+	loop    string // counts only while it still has this lease's volume behind it
 }
 
 // lookLimit is how long the look-again polls: dead namespaces, loop devices
@@ -175,7 +180,7 @@ func (h *Host) lookCgroups(l leftovers) jail.CleanupItem {
 func lookMounts(l leftovers) jail.CleanupItem {
 	it := jail.CleanupItem{Kind: "mounts", Looked: "/proc/*/mountinfo by lease id and loop device"}
 	needles := [][]byte{[]byte(l.leaseID)}
-	if l.loop != "" {
+	if l.loop != "" && loopBacks(l.loop, l.leaseID) {
 		needles = append(needles, []byte(" "+l.loop+" "))
 	}
 	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
@@ -199,6 +204,13 @@ func lookMounts(l leftovers) jail.CleanupItem {
 		}
 	}
 	return it
+}
+
+// loopBacks tells whether a loop device still serves a lease's volume; a free
+// number goes to the next lease at once.
+func loopBacks(dev, leaseID string) bool {
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "loop/backing_file"))
+	return err == nil && bytes.Contains(b, []byte("/"+leaseID+volumeSuffix))
 }
 
 func lookLoops(l leftovers) jail.CleanupItem {

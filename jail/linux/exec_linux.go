@@ -265,6 +265,10 @@ func (e *Exec) become(ctx context.Context, spec jail.ExecSpec) error {
 		return fmt.Errorf("hand over the command: %w", err)
 	}
 	m, err := e.hearStage()
+	if errors.Is(err, io.EOF) {
+		// It carries the workload's uid by now: kill(-1) reaches it.
+		return &jail.StartError{Code: 125, Step: "setup", Text: "the run killed it before it became the command"}
+	}
 	if err != nil {
 		return err
 	}
@@ -305,7 +309,24 @@ func (e *Exec) hearStage() (initproc.FromStage, error) {
 	return m, err
 }
 
+// checkCount refuses a command that the process count has no room for:
+// joining a cgroup, unlike a fork, is not refused by the kernel.
+func (e *Exec) checkCount() error {
+	h, work := e.jail.host.groups, filepath.Join(e.jail.plan.LeaseID, workGroup)
+	dir := h.v2path(work)
+	if h.mode == "hybrid" {
+		dir = h.v1path("pids", work)
+	}
+	if now, most := fileUint(filepath.Join(dir, "pids.current")), fileUint(filepath.Join(dir, "pids.max")); now > most {
+		return &jail.StartError{Code: 125, Step: "process_count", Errno: int(unix.EAGAIN), Text: "the run has used it up"}
+	}
+	return nil
+}
+
 func (e *Exec) readBack() error {
+	if err := e.checkCount(); err != nil {
+		return err
+	}
 	checks, err := e.jail.readExec(e.pid, e.id)
 	if err != nil {
 		return err

@@ -26,8 +26,8 @@ type Jail struct {
 	plan     *jail.Plan
 	parts    *parts
 	cgroupID uint64
-	netns    uint64 // inode of the network namespace
-	pid      int    // of PID 1, on the host; valid while pidfd is not reaped
+	netns    *os.File // the network namespace; open, so that its number stays its own
+	pid      int      // of PID 1, on the host; valid while pidfd is not reaped
 	pidfd    *sys.Pidfd
 	control  *os.File
 	readBack jail.ReadBack
@@ -113,9 +113,10 @@ func (h *Host) start(ctx context.Context, p *jail.Plan, pt *parts, undo *cleanup
 	if j.cgroupID, err = pt.group.inode(); err != nil {
 		return nil, err
 	}
-	if j.netns, err = inodeOf(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {
-		return nil, err
+	if j.netns, err = os.Open(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {
+		return nil, fmt.Errorf("open network namespace: %w", err)
 	}
+	undo.Push(j.netns.Close)
 	_ = theirs.Close() // so that PID 1's end is the only one, and its end our end of file
 	go j.listen()
 	select {
@@ -134,9 +135,9 @@ func (j *Jail) listen() {
 	defer close(j.done)
 	buf := make([]byte, initproc.MaxPacket)
 	heard := false
-	for {
+	for said := 1; ; said++ {
 		n, _, err := sys.RecvFiles(j.control, buf, 0)
-		if err != nil || n == 0 {
+		if err != nil || n == 0 || said > j.mayBeSaid() {
 			break
 		}
 		var m initproc.FromInit
@@ -152,6 +153,15 @@ func (j *Jail) listen() {
 	// Without its socket PID 1 is of no use; make sure that it ends.
 	_ = j.pidfd.Signal(unix.SIGKILL)
 	_ = j.pidfd.Wait(context.Background())
+}
+
+// mayBeSaid is how many messages an honest PID 1 can have sent: a greeting,
+// and two about each child. One that floods would have the daemon work beyond
+// the lease's cpu limit, so its jail ends.
+func (j *Jail) mayBeSaid() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return 8 + 4*j.children
 }
 
 func (j *Jail) hear(m initproc.FromInit) {
@@ -260,9 +270,19 @@ func artifactFault(err error, path string) error {
 		return fault.Wrap(err, fault.NotFound, path, "the run left no such file", "write it below /workspace before the export")
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		return fault.Wrap(err, fault.NotRegular, path, "a link or a mount is on the way", "write a regular file; links do not leave")
+	case errors.Is(err, unix.EAGAIN):
+		return fault.Wrap(err, fault.NotRegular, path, "the run holds a lease on it", "export when nothing runs")
 	default:
 		return fmt.Errorf("open artifact: %w", err)
 	}
+}
+
+func fdInode(f *os.File) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return 0, os.NewSyscallError("fstat", err)
+	}
+	return st.Ino, nil
 }
 
 func inodeOf(path string) (uint64, error) {

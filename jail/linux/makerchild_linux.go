@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C constructor enters the namespaces
@@ -25,6 +26,10 @@ const (
 	makerInputs = makerDir + "/inputs"
 	makerState  = makerDir + "/state" // libcontainer's, gone with the namespace
 )
+
+// initOOMScore makes a jail's PID 1 go before anything of the host when memory
+// is short, and after the jail's commands (500).
+const initOOMScore = 300
 
 // RunContainerInit is libcontainer's stage inside a jail that is being made:
 // what a maker starts its own program as, with the one argument "init". It
@@ -49,6 +54,11 @@ func RunMaker() error {
 		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
 			return fmt.Errorf("join cgroup: %w", err)
 		}
+	}
+	// Before it loses the right to: with CAP_SYS_RESOURCE this moves the
+	// lowest score that any process of the jail can go back to.
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(initOOMScore)), 0); err != nil {
+		return fmt.Errorf("oom_score_adj: %w", err)
 	}
 	if err := furnish(&order); err != nil {
 		return err

@@ -99,6 +99,7 @@ func (j *Jail) readInit(r *reader, dir string, st map[string]string) {
 	} {
 		r.want("init "+c.key, c.want, st[c.key])
 	}
+	r.wantFile("init oom_score_adj", dir+"/oom_score_adj", strconv.Itoa(initOOMScore))
 	idmap := fmt.Sprintf("0 %d %d", j.plan.IDs.Base, j.plan.IDs.Size)
 	r.wantFile("uid_map", dir+"/uid_map", idmap)
 	r.wantFile("gid_map", dir+"/gid_map", idmap)
@@ -344,7 +345,7 @@ func capMask(names []string) string {
 func rlimitNumber(name string) (int, error) {
 	numbers := map[string]int{
 		"nofile": unix.RLIMIT_NOFILE, "core": unix.RLIMIT_CORE, "memlock": unix.RLIMIT_MEMLOCK,
-		"msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE, "rtprio": unix.RLIMIT_RTPRIO,
+		"msgqueue": unix.RLIMIT_MSGQUEUE, "sigpending": unix.RLIMIT_SIGPENDING, "nice": unix.RLIMIT_NICE, "rtprio": unix.RLIMIT_RTPRIO,
 	}
 	n, ok := numbers[name]
 	if !ok {
