@@ -65,7 +65,9 @@ trap 'job=130; exit 130' INT
 trap 'job=143; exit 143' TERM
 chmod 0755 "$run"
 # The policy must be root's alone; a checkout may be anybody's.
-install -m 0644 "$here/policy.yaml" "$state/policy.yaml"
+# Host ids of its own: beside another daemon, none may be used twice.
+sed 's/^\( *id_base:\).*/\1 1962934272/' "$here/policy.yaml" >"$state/policy.yaml"
+chmod 0644 "$state/policy.yaml"
 mkdir -m 0700 "$state/lib"
 
 socket=$run/api/cordond.sock

@@ -72,6 +72,10 @@ func (f *Filter) Admit(cgroupID uint64, notAfter time.Time) error {
 	case !errors.Is(err, ebpf.ErrKeyNotExist):
 		return fmt.Errorf("look up lease %d: %w", cgroupID, err)
 	default:
+		// A lease is not handed out behind a filter that somebody took away.
+		if err := f.Verify(); err != nil {
+			return fault.Wrap(err, fault.ReadBackMismatch, "egress filter", "it is not attached as it was loaded", "restart cordond, and find out who removed it")
+		}
 		// Counters first: an entry without them would refuse what it should
 		// count. Any that are there were left by a Forget cut short.
 		if err := f.objs.Counted.Put(cgroupID, programsCounters{}); err != nil {

@@ -62,23 +62,41 @@ func open(o options, log *slog.Logger) (_ *daemon, err error) {
 	return d, nil
 }
 
-// lock makes the directories and takes the state directory for this daemon.
+// lock makes the directories and takes them for this daemon: a second one on
+// either would sweep the first one's leases or take over its filter.
 func (d *daemon) lock() error {
 	// Files are made with the mode they are given, whatever the caller's.
 	syscall.Umask(0o022)
-	if err := os.MkdirAll(d.opt.State, 0o700); err != nil {
-		return fmt.Errorf("state directory: %w", err)
+	for _, dir := range []struct {
+		name, path string
+		mode       os.FileMode
+	}{{"state", d.opt.State, 0o700}, {"run", d.opt.Run, 0o755}} {
+		if err := os.MkdirAll(dir.path, dir.mode); err != nil {
+			return fmt.Errorf("%s directory: %w", dir.name, err)
+		}
+		if err := onlyRoots(dir.path); err != nil {
+			return err
+		}
+		f, err := sys.LockFile(filepath.Join(dir.path, "lock"))
+		if errors.Is(err, sys.ErrLocked) {
+			return fault.Wrap(err, fault.DaemonRunning, dir.path, "another cordond is running on this "+dir.name+" directory", "stop it, or use another -"+dir.name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s directory: %w", dir.name, err)
+		}
+		d.undo.Push(f.Close)
 	}
-	f, err := sys.LockFile(filepath.Join(d.opt.State, "lock"))
-	if errors.Is(err, sys.ErrLocked) {
-		return fault.Wrap(err, fault.DaemonRunning, d.opt.State, "another cordond is running on this state directory", "stop it, or use another -state")
-	}
+	return nil
+}
+
+// onlyRoots refuses a directory in which others could put things.
+func onlyRoots(path string) error {
+	facts, err := factsOf(func() (os.FileInfo, error) { return os.Lstat(path) })
 	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
+		return err
 	}
-	d.undo.Push(f.Close)
-	if err := os.MkdirAll(d.opt.Run, 0o755); err != nil {
-		return fmt.Errorf("run directory: %w", err)
+	if facts.UID != 0 || !facts.Mode.IsDir() || facts.Mode&0o022 != 0 {
+		return fault.New(fault.PermissionDenied, path, "it is not a directory that only root can write to", "chown root, chmod go-w")
 	}
 	return nil
 }

@@ -18,8 +18,21 @@ func LockFile(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	return lock(f)
+}
+
+// LockDir is LockFile for a directory that is there.
+func LockDir(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return lock(f)
+}
+
+func lock(f *os.File) (*os.File, error) {
 	var lockErr error
-	err = control(f, func(fd int) error {
+	err := control(f, func(fd int) error {
 		lockErr = Retry(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 		return nil
 	})
@@ -28,7 +41,7 @@ func LockFile(path string) (*os.File, error) {
 	}
 	if err = errors.Join(err, lockErr); err != nil {
 		_ = f.Close()
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+		return nil, &os.PathError{Op: "lock", Path: f.Name(), Err: err}
 	}
 	return f, nil
 }

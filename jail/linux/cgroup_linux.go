@@ -42,6 +42,9 @@ type hierarchies struct {
 	mount2 string   // of the v2 tree
 	root1  string   // above the v1 hierarchies; hybrid only
 	v1     []string // controllers in use; hybrid only
+
+	held  *os.File // the parent in the v2 tree, locked for this daemon
+	inode uint64   // and its number: the filter is attached to that one
 }
 
 func findHierarchies(parent string) (*hierarchies, error) {
@@ -66,7 +69,31 @@ func findHierarchies(parent string) (*hierarchies, error) {
 			return nil, fmt.Errorf("make parent cgroup: %w", err)
 		}
 	}
-	return h, nil
+	return h, h.hold()
+}
+
+// hold takes the parent for this daemon: a second one on the same group would
+// end its leases as strays.
+func (h *hierarchies) hold() (err error) {
+	h.held, err = sys.LockDir(h.v2path(""))
+	if errors.Is(err, sys.ErrLocked) {
+		return fault.Wrap(err, fault.DaemonRunning, "cgroup "+h.parent, "another cordond has its leases there", "stop it, or use another -cgroup")
+	}
+	if err != nil {
+		return fmt.Errorf("lock parent cgroup: %w", err)
+	}
+	h.inode, err = fdInode(h.held)
+	return err
+}
+
+// checkParent refuses to go on when the parent is not the one that was taken:
+// a group made anew has no filter.
+func (h *hierarchies) checkParent() error {
+	var st unix.Stat_t
+	if err := unix.Stat(h.v2path(""), &st); err != nil || st.Ino != h.inode {
+		return fault.New(fault.WrongState, "cgroup "+h.parent, "it was removed or replaced while cordond runs", "restart cordond, and find out who did it")
+	}
+	return nil
 }
 
 func isCgroup2(path string) bool {
@@ -123,6 +150,7 @@ func (h *hierarchies) dirs(rel string) []string {
 }
 
 func (h *hierarchies) removeParents() error {
+	defer h.held.Close()
 	var errs []error
 	for _, dir := range h.parents() {
 		err := os.Remove(dir)
@@ -150,6 +178,9 @@ type leaseGroup struct {
 // newLease makes a lease's groups with their limits. On error none is left.
 func (h *hierarchies) newLease(p *jail.Plan) (*leaseGroup, error) {
 	g := &leaseGroup{h: h, id: p.LeaseID}
+	if err := h.checkParent(); err != nil {
+		return nil, err
+	}
 	if exists(h.v2path(p.LeaseID)) {
 		return nil, fmt.Errorf("make cgroup %s: it exists", p.LeaseID)
 	}

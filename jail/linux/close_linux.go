@@ -124,7 +124,7 @@ func (h *Host) lookProcesses(l leftovers) jail.CleanupItem {
 		it.Leftovers = append(it.Leftovers, "cannot look: "+err.Error())
 		return it
 	}
-	group := []byte("/" + h.cfg.CgroupParent + "/" + l.leaseID)
+	group := "/" + h.cfg.CgroupParent + "/" + l.leaseID
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue
@@ -137,8 +137,8 @@ func (h *Host) lookProcesses(l leftovers) jail.CleanupItem {
 	return it
 }
 
-func belongs(dir string, group []byte, l leftovers) string {
-	if b, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil && bytes.Contains(b, group) {
+func belongs(dir, group string, l leftovers) string {
+	if inGroup(dir, group) {
 		return "cgroup"
 	}
 	if l.netns != 0 {
@@ -150,6 +150,22 @@ func belongs(dir string, group []byte, l leftovers) string {
 		return "uid"
 	}
 	return ""
+}
+
+// inGroup compares whole paths: who may make cgroups somewhere else may give
+// them any name.
+func inGroup(dir, group string) bool {
+	b, err := os.ReadFile(filepath.Join(dir, "cgroup"))
+	if err != nil {
+		return false // it ended meanwhile
+	}
+	for line := range strings.Lines(string(b)) {
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(part) == 3 && (part[2] == group || strings.HasPrefix(part[2], group+"/")) {
+			return true
+		}
+	}
+	return false
 }
 
 func runsAs(dir string, ids jail.IDMap) bool {
@@ -175,14 +191,20 @@ func (h *Host) lookCgroups(l leftovers) jail.CleanupItem {
 	return it
 }
 
-// lookMounts reads the mount tables of every process: a mount lives as long
-// as any namespace has it.
+// lookMounts reads the mount table of every mount namespace: a mount lives as
+// long as any of them has it. It goes by the device's number, which is the
+// kernel's; source and mount point are whatever the one who mounted wrote, and
+// in a user namespace that is anybody.
 func lookMounts(l leftovers) jail.CleanupItem {
-	it := jail.CleanupItem{Kind: "mounts", Looked: "/proc/*/mountinfo by lease id and loop device"}
-	needles := [][]byte{[]byte(l.leaseID)}
-	if l.loop != "" && loopBacks(l.loop, l.leaseID) {
-		needles = append(needles, []byte(" "+l.loop+" "))
+	it := jail.CleanupItem{Kind: "mounts", Looked: "/proc/*/mountinfo by the volume's device"}
+	if l.loop == "" || !loopBacks(l.loop, l.leaseID) {
+		return it // no device, no mount of it
 	}
+	dev, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(l.loop), "dev"))
+	if err != nil {
+		return it
+	}
+	number := strings.TrimSpace(string(dev))
 	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil {
 		it.Leftovers = append(it.Leftovers, "cannot look: "+err.Error())
@@ -196,10 +218,8 @@ func lookMounts(l leftovers) jail.CleanupItem {
 		seen[ns] = true
 		b, _ := os.ReadFile(table) // a process that ended holds no mount
 		for line := range bytes.Lines(b) {
-			for _, n := range needles {
-				if bytes.Contains(line, n) {
-					it.Leftovers = append(it.Leftovers, string(bytes.TrimSpace(line)))
-				}
+			if f := bytes.Fields(line); len(f) > 4 && string(f[2]) == number {
+				it.Leftovers = append(it.Leftovers, "device "+number+" in "+ns)
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	lcseccomp "github.com/opencontainers/runc/libcontainer/seccomp"
 	"golang.org/x/sys/unix"
@@ -121,7 +122,8 @@ func checkInit(path string) error {
 	if err != nil {
 		return fault.Wrap(err, fault.MissingFeature, "init", "cordon-init is not there", "install it or say where it is with -init")
 	}
-	if !st.Mode().IsRegular() || st.Mode()&0o111 == 0 || st.Mode()&0o022 != 0 {
+	owner, ok := st.Sys().(*syscall.Stat_t)
+	if !st.Mode().IsRegular() || st.Mode()&0o111 == 0 || st.Mode()&0o022 != 0 || !ok || owner.Uid != 0 {
 		return fault.New(fault.MissingFeature, "init", path+" is not a program that only root can change", "chown root, chmod 0755")
 	}
 	return nil

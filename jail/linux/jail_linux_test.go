@@ -15,7 +15,7 @@ import (
 	"cordon/supervisor"
 )
 
-const testIDBase = 0x71000000
+const testIDBase = 0x78000000
 
 // newHost is a Host with a parent cgroup and a state directory of its own,
 // both gone at the test's end.

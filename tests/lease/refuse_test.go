@@ -173,20 +173,29 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestSecondDaemon: one state directory, one daemon.
+// TestSecondDaemon: one state directory, one run directory and one cgroup are
+// one daemon's. A second one that shares any of them says so before it
+// touches the first one's leases.
 func TestSecondDaemon(t *testing.T) {
 	d := daemon.New(t, daemon.Options{})
-	cmd := d.Command()
-	var out bytes.Buffer
-	cmd.Args = append(cmd.Args, "-socket", filepath.Join(d.Run, "api2", "s.sock"), "-cgroup", d.Group+"-2")
-	cmd.Stdout, cmd.Stderr = &out, &out
-	start := time.Now()
-	err := cmd.Run()
-	if err == nil || !strings.Contains(out.String(), "another") && !strings.Contains(out.String(), "running") {
-		t.Errorf("a second daemon: %v: %s", err, out.String())
+	c := d.Client()
+	l := acquire(t, d, c, d.Envelope(c))
+	other := t.TempDir()
+	for name, args := range map[string][]string{
+		"state":  {"-run", filepath.Join(other, "run"), "-socket", filepath.Join(other, "api/s"), "-cgroup", d.Group + "-2"},
+		"run":    {"-state", filepath.Join(other, "state"), "-cgroup", d.Group + "-3"},
+		"cgroup": {"-state", filepath.Join(other, "state2"), "-run", filepath.Join(other, "run2"), "-socket", filepath.Join(other, "api2/s")},
+	} {
+		cmd := d.Command()
+		var out bytes.Buffer
+		cmd.Args = append(cmd.Args, args...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Run(); err == nil || !strings.Contains(out.String(), "another cordond") {
+			t.Errorf("a second daemon on the same %s: %v: %s", name, err, out.String())
+		}
 	}
-	if took := time.Since(start); took > 15*time.Second {
-		t.Errorf("it took %v to say so", took)
+	if end, out, _ := sh(t, l, "echo still here"); !end.OK() || out != "still here\n" {
+		t.Errorf("the first daemon's lease afterwards: %+v %q", end, out)
 	}
 }
 
