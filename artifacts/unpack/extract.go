@@ -269,6 +269,17 @@ func (x *extractor) chown(name string, uid, gid int) error {
 	return nil
 }
 
+// setMode goes through a handle of the directory: os.Root.Chmod needs
+// fchmodat2(2), which is new in Linux 6.6.
+func (x *extractor) setMode(name string, mode fs.FileMode) error {
+	dir, err := x.root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Chmod(mode)
+}
+
 // finishDirs gives directories their mode and owner, children before parents.
 // The root's are the store's business.
 func (x *extractor) finishDirs() error {
@@ -281,7 +292,7 @@ func (x *extractor) finishDirs() error {
 	slices.Sort(names)
 	for _, name := range slices.Backward(names) {
 		meta := x.dirs[name]
-		if err := x.root.Chmod(name, meta.mode); err != nil {
+		if err := x.setMode(name, meta.mode); err != nil {
 			return writeFault("set mode", name, err)
 		}
 		if err := x.chown(name, meta.uid, meta.gid); err != nil {

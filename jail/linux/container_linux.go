@@ -2,6 +2,7 @@ package linux
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/opencontainers/cgroups"
 	devices "github.com/opencontainers/cgroups/devices/config"
@@ -45,9 +46,10 @@ func containerConfig(p *jail.Plan) (*configs.Config, error) {
 			Bounding: p.InitCaps, Effective: p.InitCaps, Permitted: p.InitCaps,
 		},
 		NoNewPrivileges: true,
-		Seccomp:         libcontainerSeccomp(seccomp.Init()),
-		Networks:        []*configs.Network{{Type: "loopback"}},
-		Rlimits:         []configs.Rlimit{{Type: unix.RLIMIT_CORE, Soft: 1, Hard: 1}}, // see limitCores
+		// No limits here: PID 1 has cordond's own, the core limit of one byte
+		// among them (limitCores), and commands get theirs.
+		Seccomp:  libcontainerSeccomp(seccomp.Init()),
+		Networks: []*configs.Network{{Type: "loopback"}},
 		// See hideCgroups.
 		Cgroups:         &cgroups.Cgroup{Name: "none", Resources: &cgroups.Resources{}, Rootless: true},
 		RootlessCgroups: true,
@@ -65,7 +67,13 @@ func containerNamespaces(names []string) (configs.Namespaces, error) {
 		if !ok {
 			return nil, fmt.Errorf("container config: no namespace %q", n)
 		}
-		out = append(out, configs.Namespace{Type: t})
+		ns := configs.Namespace{Type: t}
+		if t == configs.NEWUSER {
+			// Joined, not made: see leaseNamespace. libcontainer opens it in a
+			// child, which has not got our descriptors.
+			ns.Path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), makerUserFD)
+		}
+		out = append(out, ns)
 	}
 	return out, nil
 }

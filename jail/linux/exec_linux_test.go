@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +148,34 @@ func TestLimitsBite(t *testing.T) {
 	r = run(t, j, "e-files", "", "sh", "-c", "ulimit -n; ulimit -Hn; ulimit -c")
 	if r.out != "256\n256\n0\n" {
 		t.Errorf("open files: %q", r.out)
+	}
+}
+
+// TestUserCountersAreTheLeasesOwn: what the kernel counts by user must not be
+// taken from root, and so from every other lease.
+func TestUserCountersAreTheLeasesOwn(t *testing.T) {
+	h := newHost(t)
+	j := makeJail(t, h, testSpec(t))
+	const inotifyInit1 = 294
+	e, err := j.Exec(context.Background(), jail.ExecSpec{ID: "e-1", Cwd: "/", Argv: []string{
+		"perl", "-e", fmt.Sprintf(`$| = 1; my $n = 0; $n++ while syscall(%d, 0) >= 0; print "$n\n"; sleep 300`, inotifyInit1),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 16)
+	n, err := e.Stdout().Read(buf)
+	if held, _ := strconv.Atoi(strings.TrimSpace(string(buf[:n]))); held < 16 {
+		t.Errorf("the command holds %d inotify instances, %v: the probe does not work", held, err)
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		t.Errorf("a lease has used up root's inotify instances: %v", err)
+	} else {
+		_ = unix.Close(fd)
+	}
+	if err := errors.Join(e.Kill(), e.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -33,7 +33,8 @@ const (
 	makerImageFD   = 5 // detached mounts
 	makerVolumeFD  = 6
 	makerInitFD    = 7
-	makerInputsFD  = 8 // only when the plan has inputs
+	makerUserFD    = 8 // the jail's user namespace
+	makerInputsFD  = 9 // only when the plan has inputs
 )
 
 // makerOrder is what a maker reads from its standard input.
@@ -55,15 +56,17 @@ type parts struct {
 	image  *os.File // detached mounts
 	init   *os.File
 	inputs *os.File // nil without inputs
+	userns *os.File // the jail's user namespace
 }
 
 func (p *parts) closeMounts() error {
-	sys.CloseAll(p.image, p.init, p.inputs)
-	p.image, p.init, p.inputs = nil, nil, nil
+	sys.CloseAll(p.image, p.init, p.inputs, p.userns)
+	p.image, p.init, p.inputs, p.userns = nil, nil, nil, nil
 	return nil
 }
 
-// openMounts clones what the plan shows read-only as detached mounts.
+// openMounts makes the jail's user namespace and clones what the plan shows
+// read-only as detached mounts.
 func (h *Host) openMounts(p *jail.Plan, out *parts) error {
 	const ro = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	ns, err := idmapNamespace(p.Image.IDBase, p.IDs)
@@ -71,6 +74,9 @@ func (h *Host) openMounts(p *jail.Plan, out *parts) error {
 		return err
 	}
 	defer ns.Close()
+	if out.userns, err = leaseNamespace(p.IDs); err != nil {
+		return err
+	}
 	if out.image, err = sys.OpenTree(p.Image.Path); err != nil {
 		return err
 	}
@@ -114,7 +120,7 @@ func (h *Host) runMaker(ctx context.Context, p *jail.Plan, pt *parts, control *o
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.Stdin = bytes.NewReader(order)
 	cmd.Stderr = &complaint
-	cmd.ExtraFiles = []*os.File{theirs, control, pt.image, pt.volume.mnt, pt.init}
+	cmd.ExtraFiles = []*os.File{theirs, control, pt.image, pt.volume.mnt, pt.init, pt.userns}
 	if pt.inputs != nil {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, pt.inputs)
 	}
