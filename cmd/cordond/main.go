@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"syscall"
 
 	"cordon/artifacts/unpack"
@@ -27,9 +26,6 @@ import (
 var version = "unknown"
 
 func main() {
-	// Jails are made of thread state: a maker's main thread is the one that
-	// is in the lease's cgroups, and no other code may move it.
-	runtime.LockOSThread()
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "init":
@@ -40,7 +36,6 @@ func main() {
 			os.Exit(unpack.Run(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
 		}
 	}
-	runtime.UnlockOSThread()
 	exit(serve())
 }
 

@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"testing"
 )
 
@@ -13,11 +12,9 @@ import (
 // itself again: as the maker, and as libcontainer's init stage.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "init" {
-		runtime.LockOSThread()
 		RunContainerInit()
 	}
 	if len(os.Args) == 2 && os.Args[1] == "maker" {
-		runtime.LockOSThread()
 		if err := RunMaker(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -33,8 +33,7 @@ const initOOMScore = 300
 
 // RunContainerInit is libcontainer's stage inside a jail that is being made:
 // what a maker starts its own program as, with the one argument "init". It
-// becomes cordon-init and does not return. The caller has locked the main
-// thread.
+// becomes cordon-init and does not return.
 func RunContainerInit() { libcontainer.Init() }
 
 // RunMaker is the maker process: see runMaker for its descriptors. It works on
