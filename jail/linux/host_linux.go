@@ -88,6 +88,12 @@ func New(cfg Config) (*Host, error) {
 			return nil, fmt.Errorf("state directory: %w", err)
 		}
 	}
+	// Better now than at the first lease.
+	ns, err := leaseNamespace(jail.IDMap{Base: jail.IDRangeSize, Size: 1})
+	if err != nil {
+		return nil, err
+	}
+	_ = ns.Close()
 	if err := limitCores(); err != nil {
 		return nil, err
 	}

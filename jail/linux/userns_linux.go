@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cordon/internal/fault"
 	"cordon/internal/sys"
 	"cordon/jail"
 )
@@ -59,6 +60,9 @@ func userNamespace(m syscall.SysProcIDMap) (*os.File, error) {
 			Ptrace:                     true,
 		},
 	})
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSPC) {
+		return nil, fault.Wrap(err, fault.MissingFeature, "user namespaces", "the kernel refuses to make one", "do not run cordond in a chroot, and set user.max_user_namespaces above zero")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("make user namespace: %w", err)
 	}
