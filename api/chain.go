@@ -2,21 +2,18 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
-	"cordon/internal/fault"
 	"cordon/internal/peer"
 	"cordon/supervisor/hostpolicy"
 )
@@ -38,6 +35,9 @@ const (
 	keyStack    = "stack"
 )
 
+// maxLogged bounds what one attribute of a log line takes of what others wrote.
+const maxLogged = 256
+
 // call is what the chain knows about one call.
 type call struct {
 	method  string
@@ -45,36 +45,52 @@ type call struct {
 	kind    kind
 	tenants []hostpolicy.Tenant // that the peer may speak for
 	lease   string              // set by the handler, for the audit
+
+	// begun is set by the one that gives the call's place back: its second
+	// half, or the end of a call that never got there.
+	begun atomic.Bool
+	late  *time.Timer // ends a call whose first message does not come
 }
 
 // caller is the peer as the supervisor knows callers.
-func (c *call) caller() hostpolicy.Peer {
-	return hostpolicy.Peer{UID: c.peer.UID, GID: c.peer.GID, Groups: c.peer.Groups}
+func (c *call) caller() hostpolicy.Peer { return callerFrom(c.peer) }
+
+func callerFrom(p peer.Info) hostpolicy.Peer {
+	return hostpolicy.Peer{UID: p.UID, GID: p.GID, Groups: p.Groups}
 }
 
-// chain runs each call through the same steps in the same order. It is safe
-// for concurrent use.
+func (c *call) account() account { return account{uid: c.peer.UID, kind: c.kind} }
+
+// received notes that the caller's first message is here.
+func (c *call) received() {
+	if c.late != nil {
+		c.late.Stop()
+	}
+}
+
+// chain runs each call through the same steps in the same order: admit when
+// its headers are here (admit.go), and steps when a handler could start. It is
+// safe for concurrent use.
 type chain struct {
-	log     *slog.Logger
-	tenants func(hostpolicy.Peer) []hostpolicy.Tenant
-	limit   *callLimit
+	log      *slog.Logger
+	tenants  func(hostpolicy.Peer) []hostpolicy.Tenant
+	limit    *callLimit
+	patience time.Duration // for a call's first message
 }
 
 // step does its part of a call around next, or refuses it.
 type step func(ctx context.Context, c *call, next func(context.Context) error) error
 
-// steps is the order of the chain. Size limits and the deadline's ceiling come
-// before it, in grpc itself (see ServerOptions); strict decode and the handler
-// come after it.
-//
-// Rate comes before audit, so that a flood of calls is no flood of lines; the
-// table comes after it, so that every refusal leaves one.
-func (ch *chain) steps() []step {
-	return []step{ch.guard, ch.identify, ch.throttle, ch.audit, ch.authorize}
-}
+// steps is the order of the chain's second half. Size limits come before it,
+// in grpc itself (see ServerOptions); strict decode and the handler come after
+// it.
+func (ch *chain) steps() []step { return []step{ch.guard, ch.begin, ch.audit} }
 
 func (ch *chain) run(ctx context.Context, method string, handler func(context.Context) error) error {
-	c := &call{method: method}
+	c, ok := ctx.Value(callKey{}).(*call)
+	if !ok || c.method != method {
+		return errStatus(ctx, ch.log, fmt.Errorf("%s: the call was not admitted", methodName(method)))
+	}
 	next := handler
 	for _, s := range slices.Backward(ch.steps()) {
 		inner := next
@@ -94,44 +110,28 @@ func (ch *chain) guard(ctx context.Context, c *call, next func(context.Context) 
 	return errStatus(ctx, ch.log, next(ctx))
 }
 
+// panicError is a recovered panic.
+type panicError struct {
+	text  string
+	stack []byte
+}
+
+func (e *panicError) Error() string { return e.text }
+
 // panicked makes an error of a recovered value. Call it in the deferred
 // function, where the stack still shows the place.
 func panicked(where string, v any) error {
-	return fmt.Errorf("%s: panic: %v\n%s", where, v, debug.Stack())
+	return &panicError{text: fmt.Sprintf("%s: panic: %v", where, v), stack: debug.Stack()}
 }
 
-func (ch *chain) identify(ctx context.Context, c *call, next func(context.Context) error) error {
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return errors.New("identify caller: no peer in the call's context")
+// begin takes over the call's place from admit, and gives it back at the end.
+func (ch *chain) begin(ctx context.Context, c *call, next func(context.Context) error) error {
+	if !c.begun.CompareAndSwap(false, true) {
+		// It has ended, and its place is given back. Not ctx's own error: that
+		// may be nil for a moment yet.
+		return status.Error(codes.Canceled, "the call has ended")
 	}
-	auth, ok := p.AuthInfo.(peerAuth)
-	if !ok {
-		return fmt.Errorf("identify caller: %T is not a Unix peer", p.AuthInfo)
-	}
-	c.peer = auth.info
-	c.tenants = ch.tenants(c.caller())
-	switch {
-	case c.peer.UID == 0:
-		c.kind = kindRoot
-	case len(c.tenants) > 0:
-		c.kind = kindTenant
-	default:
-		c.kind = kindOther
-	}
-	return next(context.WithValue(ctx, callKey{}, c))
-}
-
-func (ch *chain) throttle(ctx context.Context, c *call, next func(context.Context) error) error {
-	tell, err := ch.limit.take(c.peer.UID)
-	if tell > 0 {
-		ch.log.LogAttrs(ctx, slog.LevelWarn, "calls refused", slog.Uint64(keyUID, uint64(c.peer.UID)),
-			slog.Int64(keyPID, int64(c.peer.PID)), slog.Int(keyCount, tell), slog.Any(keyError, err))
-	}
-	if err != nil {
-		return err
-	}
-	defer ch.limit.give(c.peer.UID)
+	defer ch.limit.give(c.account())
 	return next(ctx)
 }
 
@@ -140,33 +140,21 @@ func (ch *chain) throttle(ctx context.Context, c *call, next func(context.Contex
 func (ch *chain) audit(ctx context.Context, c *call, next func(context.Context) error) (err error) {
 	start := time.Now()
 	err = status.Error(codes.Internal, "panic") // what is logged if next does not return
-	defer func() {
-		ch.log.LogAttrs(ctx, slog.LevelInfo, "call",
-			slog.String(keyMethod, c.method),
-			slog.String(keyCode, status.Code(err).String()),
-			slog.Uint64(keyUID, uint64(c.peer.UID)),
-			slog.Uint64(keyGID, uint64(c.peer.GID)),
-			slog.Int64(keyPID, int64(c.peer.PID)),
-			slog.String(keyKind, c.kind.String()),
-			slog.String(keyLease, c.lease),
-			slog.Duration(keyDuration, time.Since(start)))
-	}()
+	defer func() { ch.note(ctx, c, err, slog.Duration(keyDuration, time.Since(start))) }()
 	return errStatus(ctx, ch.log, next(ctx))
 }
 
-func (ch *chain) authorize(ctx context.Context, c *call, next func(context.Context) error) error {
-	row, ok := methodTable[c.method]
-	if !ok {
-		return fault.New(fault.Unsupported, c.method, "this daemon has no such method", "use the API version of this daemon (cordon version)")
-	}
-	if !row.admits(c.kind) {
-		remedy := "have the operator list this user under a tenant's peers in " + hostpolicy.Path
-		if c.kind != kindOther {
-			remedy = "call it as root"
-		}
-		return fault.New(fault.PermissionDenied, c.method, fmt.Sprintf("uid %d may not call it", c.peer.UID), remedy)
-	}
-	return next(ctx)
+// note writes a call's audit line.
+func (ch *chain) note(ctx context.Context, c *call, err error, more slog.Attr) {
+	ch.log.LogAttrs(ctx, slog.LevelInfo, "call",
+		slog.String(keyMethod, methodName(c.method)),
+		slog.String(keyCode, status.Code(err).String()),
+		slog.Uint64(keyUID, uint64(c.peer.UID)),
+		slog.Uint64(keyGID, uint64(c.peer.GID)),
+		slog.Int64(keyPID, int64(c.peer.PID)),
+		slog.String(keyKind, c.kind.String()),
+		slog.String(keyLease, clipTo(maxIDLen, c.lease)),
+		more)
 }
 
 // callKey is the context key of the *call.
@@ -180,6 +168,7 @@ func callOf(ctx context.Context) *call {
 }
 
 func (ch *chain) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	callOf(ctx).received()
 	var resp any
 	err := ch.run(ctx, info.FullMethod, func(ctx context.Context) error {
 		err := strictRequest(req)
@@ -196,14 +185,15 @@ func (ch *chain) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 func (ch *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	return ch.run(ss.Context(), info.FullMethod, func(ctx context.Context) error {
-		return handler(srv, &strictStream{ServerStream: ss, ctx: ctx})
+		return handler(srv, &strictStream{ServerStream: ss, ctx: ctx, call: callOf(ctx)})
 	})
 }
 
 // strictStream is a stream that refuses messages strict does not like.
 type strictStream struct {
 	grpc.ServerStream
-	ctx context.Context // the call's, with what the chain added
+	ctx  context.Context // the call's, with what the chain added
+	call *call
 }
 
 // Context returns the call's context.
@@ -211,7 +201,9 @@ func (s *strictStream) Context() context.Context { return s.ctx }
 
 // RecvMsg receives and checks one message.
 func (s *strictStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
+	err := s.ServerStream.RecvMsg(m)
+	s.call.received()
+	if err != nil {
 		return err
 	}
 	return strictRequest(m)
@@ -223,19 +215,4 @@ func strictRequest(m any) error {
 		return fmt.Errorf("decode request: %T is not a message", m)
 	}
 	return strict(msg)
-}
-
-// ceiling bounds each call's context before the call starts. Only here does
-// that also end a Send or Recv that the other side keeps waiting: grpc waits
-// on this context and on no other.
-func ceiling(limitOf func(method string) time.Duration) tap.ServerInHandle {
-	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		limit := limitOf(info.FullMethodName)
-		if limit == whileLeased {
-			return ctx, nil
-		}
-		bounded, cancel := context.WithTimeout(ctx, limit)
-		context.AfterFunc(ctx, cancel) // grpc cancels ctx when the call ends
-		return bounded, nil
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"cordon/internal/peer"
+	"cordon/supervisor/hostpolicy"
 )
 
 // peerAuth is the grpc AuthInfo of a connection. The pidfd in it is closed
@@ -27,8 +28,9 @@ func (peerAuth) AuthType() string { return "unix-peer" }
 // peerCreds are server-side transport credentials that take the peer's
 // identity from the kernel, and count connections. There is no client side.
 type peerCreds struct {
-	limit *connLimit
-	log   *slog.Logger
+	limit   *connLimit
+	tenants func(hostpolicy.Peer) []hostpolicy.Tenant
+	log     *slog.Logger
 }
 
 var _ credentials.TransportCredentials = (*peerCreds)(nil)
@@ -44,16 +46,17 @@ func (c *peerCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthIn
 	if err != nil {
 		return nil, nil, err
 	}
-	if tell, err := c.limit.take(info.UID); err != nil {
+	owner := account{uid: info.UID, kind: kindOf(info, c.tenants(callerFrom(info)))}
+	if tell, err := c.limit.take(owner); err != nil {
 		if tell > 0 {
 			c.log.LogAttrs(context.Background(), slog.LevelWarn, "connections refused", slog.Uint64(keyUID, uint64(info.UID)),
-				slog.Int64(keyPID, int64(info.PID)), slog.Int(keyCount, tell), slog.Any(keyError, err))
+				slog.Int64(keyPID, int64(info.PID)), slog.Int(keyCount, tell), errAttr(err))
 		}
 		_ = info.Close()
 		return nil, nil, err
 	}
 	done := sync.OnceFunc(func() {
-		c.limit.give(info.UID)
+		c.limit.give(owner)
 		_ = info.Close() // a pidfd carries no data that could be lost
 	})
 	auth := peerAuth{info: info}
@@ -73,7 +76,7 @@ func (*peerCreds) Info() credentials.ProtocolInfo {
 
 // Clone returns credentials that count with the same limit.
 func (c *peerCreds) Clone() credentials.TransportCredentials {
-	return &peerCreds{limit: c.limit, log: c.log}
+	return &peerCreds{limit: c.limit, tenants: c.tenants, log: c.log}
 }
 
 // OverrideServerName does nothing: there are no names here.

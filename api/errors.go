@@ -30,6 +30,7 @@ const (
 	maxDetailLen  = 512
 	maxDetails    = 8
 	maxMessageLen = 2048
+	maxStack      = 16 << 10 // of a panic, in the log
 )
 
 // faultCodes is the gRPC status of each fault code.
@@ -72,7 +73,7 @@ func errStatus(ctx context.Context, log *slog.Logger, err error) error {
 	if len(faults) > 0 {
 		code := faultCodes[faults[0].Code]
 		if !whole || code == codes.Internal {
-			log.LogAttrs(ctx, slog.LevelWarn, "call refused", slog.String(keyFault, string(faults[0].Code)), slog.Any(keyError, err))
+			log.LogAttrs(ctx, slog.LevelWarn, "call refused", slog.String(keyFault, string(faults[0].Code)), errAttr(err))
 		}
 		return detailed(code, details(faults))
 	}
@@ -90,7 +91,11 @@ func errStatus(ctx context.Context, log *slog.Logger, err error) error {
 			"allow more time, or see whether the host is overloaded"))
 	}
 	id := newID()
-	log.LogAttrs(ctx, slog.LevelError, "internal error", slog.String(keyID, id), slog.Any(keyError, err))
+	attrs := []slog.Attr{slog.String(keyID, id), errAttr(err)}
+	if p, ok := errors.AsType[*panicError](err); ok {
+		attrs = append(attrs, slog.String(keyStack, clipTo(maxStack, string(p.stack))))
+	}
+	log.LogAttrs(ctx, slog.LevelError, "internal error", attrs...)
 	return detailed(codes.Internal, about(codeInternal, "internal error", "see the daemon's log (id "+id+")"))
 }
 
@@ -154,6 +159,9 @@ func detailed(code codes.Code, list []*cordonv1.ErrorDetail) error {
 	}
 	return with.Err()
 }
+
+// errAttr is an error in the log. Callers have a hand in its text.
+func errAttr(err error) slog.Attr { return slog.String(keyError, clipTo(maxLogged, err.Error())) }
 
 func clip(s string) string { return clipTo(maxDetailLen, s) }
 

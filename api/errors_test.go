@@ -167,12 +167,14 @@ func TestInternalErrorNamesItsLogLine(t *testing.T) {
 	}
 }
 
+func ofTenant(uid uint32) account { return account{uid: uid, kind: kindTenant} }
+
 func TestCallLimit(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := newCallLimit(Limits{CallsPerSecond: 10, CallBurst: 3, CallsInFlight: 2}, func() time.Time { return now })
 	take := func(uid uint32, ok bool, wantTell int) {
 		t.Helper()
-		tell, err := l.take(uid)
+		tell, err := l.take(ofTenant(uid))
 		if (err == nil) != ok || tell != wantTell {
 			t.Errorf("take %d: tell %d, %v; want ok %v and tell %d", uid, tell, err, ok, wantTell)
 		}
@@ -184,22 +186,22 @@ func TestCallLimit(t *testing.T) {
 	take(1, true, 0)
 	take(1, false, 1) // two in flight
 	take(1, false, 0) // told within the second
-	l.give(1)
+	l.give(ofTenant(1))
 	take(1, true, 0)
-	l.give(1)
+	l.give(ofTenant(1))
 	take(1, false, 0) // the burst is used up
 	take(2, true, 0)  // others do not feel it
 	now = now.Add(time.Second)
 	take(1, true, 0)
 	take(1, false, 3) // two in flight again; the two untold are told now
 	now = now.Add(time.Hour)
-	l.give(1)
-	l.give(1)
-	l.give(2)
+	l.give(ofTenant(1))
+	l.give(ofTenant(1))
+	l.give(ofTenant(2))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for uid := range uint32(1100) {
-		l.peers[10_000+uid] = &peerCalls{bucket: l.peers[1].bucket}
+		l.peers[ofTenant(10_000+uid)] = &peerCalls{bucket: l.peers[ofTenant(1)].bucket}
 	}
 	l.forgetIdleLocked(now)
 	if len(l.peers) != 0 {
@@ -213,18 +215,86 @@ func TestConnLimit(t *testing.T) {
 		uid uint32
 		ok  bool
 	}{{1, true}, {1, true}, {1, false}, {2, true}, {2, false}} {
-		if _, err := l.take(tt.uid); (err == nil) != tt.ok {
+		if _, err := l.take(ofTenant(tt.uid)); (err == nil) != tt.ok {
 			t.Errorf("step %d: take %d: %v, want ok %v", i, tt.uid, err, tt.ok)
 		}
 	}
-	l.give(1)
-	if _, err := l.take(2); err != nil {
+	l.give(ofTenant(1))
+	if _, err := l.take(ofTenant(2)); err != nil {
 		t.Errorf("after one was given back: %v", err)
 	}
-	l.give(1)
-	l.give(2)
-	l.give(2)
+	l.give(ofTenant(1))
+	l.give(ofTenant(2))
+	l.give(ofTenant(2))
 	if l.total != 0 || len(l.open) != 0 {
 		t.Errorf("all given back, still counted: %d, %v", l.total, l.open)
+	}
+}
+
+// Who may ask for Info only gets little, and does not use up a tenant's share.
+func TestLimitsByKind(t *testing.T) {
+	l := newConnLimit(Limits{}.withDefaults(), time.Now)
+	for _, tt := range []struct {
+		kind kind
+		want int
+	}{{kindOther, 4}, {kindTenant, 16}, {kindRoot, 16}} {
+		got := 0
+		for got < 100 {
+			if _, err := l.take(account{uid: 1, kind: tt.kind}); err != nil {
+				break
+			}
+			got++
+		}
+		if got != tt.want {
+			t.Errorf("%v: %d connections, want %d", tt.kind, got, tt.want)
+		}
+	}
+	calls := newCallLimit(Limits{}.withDefaults(), time.Now)
+	for i := range 9 {
+		if _, err := calls.take(account{uid: 1}); (err == nil) != (i < 8) {
+			t.Errorf("call %d at once: %v, want 8 admitted", i+1, err)
+		}
+	}
+	if strict := (Limits{CallsInFlight: 2, Connections: 1}).withDefaults().of(kindOther); strict.CallsInFlight != 2 || strict.Connections != 1 {
+		t.Errorf("the configured limits were raised: %+v", strict)
+	}
+}
+
+func TestTurns(t *testing.T) {
+	var turns turns
+	var done []func()
+	for range turnsAtOnce {
+		d, err := turns.take(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done = append(done, d)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := turns.take(ended, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("one turn too many: %v, want to wait for the end of ctx", err)
+	}
+	other, err := turns.take(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other()
+	waiting := make(chan error, 1)
+	go func() {
+		d, err := turns.take(t.Context(), 1)
+		if err == nil {
+			d()
+		}
+		waiting <- err
+	}()
+	for _, d := range done {
+		d()
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if len(turns.uids) != 0 {
+		t.Errorf("nobody is there, and %d are remembered", len(turns.uids))
 	}
 }

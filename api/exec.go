@@ -164,7 +164,7 @@ func attachInput(m *cordonv1.AttachRequest) (input, error) {
 }
 
 func stdinInput(b []byte) (input, error) {
-	if len(b) > wire.ChunkBytes {
+	if len(b) > wire.MaxChunkBytes {
 		return nil, bigChunk("stdin", len(b))
 	}
 	return stdin(b), nil

@@ -80,7 +80,7 @@ func TestExecProtocol(t *testing.T) {
 		{"signal 0", []*cordonv1.ExecRequest{execStart(ref, "wait"), execSignal(0)}, "signal", true},
 		{"signal 65", []*cordonv1.ExecRequest{execStart(ref, "wait"), execSignal(65)}, "signal", true},
 		{"signal -9", []*cordonv1.ExecRequest{execStart(ref, "wait"), execSignal(-9)}, "signal", true},
-		{"chunk too large", []*cordonv1.ExecRequest{execStart(ref, "wait"), execStdin(wire.ChunkBytes + 1)}, "stdin", true},
+		{"chunk too large", []*cordonv1.ExecRequest{execStart(ref, "wait"), execStdin(wire.MaxChunkBytes + 1)}, "stdin", true},
 		{"close_stdin false", []*cordonv1.ExecRequest{execStart(ref, "wait"), closeStdin}, "close_stdin", true},
 		{"resize too large", []*cordonv1.ExecRequest{
 			execStart(ref, "wait"),
@@ -192,7 +192,7 @@ func TestClientVanishes(t *testing.T) {
 		}
 		// With input under way that nobody reads.
 		for range 3 {
-			if err := stream.Send(execStdin(wire.ChunkBytes)); err != nil {
+			if err := stream.Send(execStdin(wire.MaxChunkBytes)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -229,8 +229,8 @@ func TestSignalOvertakesStdin(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := []*cordonv1.ExecRequest{execStart(acquire(t, c), "deaf")}
-	for range wire.StdinWindow / wire.ChunkBytes {
-		in = append(in, execStdin(wire.ChunkBytes))
+	for range wire.StdinWindow / wire.MaxChunkBytes {
+		in = append(in, execStdin(wire.MaxChunkBytes))
 	}
 	for _, m := range append(in, execSignal(15)) {
 		if err := stream.Send(m); err != nil {
@@ -264,7 +264,7 @@ func TestHalfCloseEndsStdin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*cordonv1.ExecRequest{execStart(acquire(t, c), "count"), execStdin(wire.ChunkBytes), execStdin(wire.ChunkBytes), execStdin(10)} {
+	for _, m := range []*cordonv1.ExecRequest{execStart(acquire(t, c), "count"), execStdin(wire.MaxChunkBytes), execStdin(wire.MaxChunkBytes), execStdin(10)} {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)
 		}
@@ -293,8 +293,8 @@ func TestHalfCloseEndsStdin(t *testing.T) {
 	if ended.GetExitCode() != 2 {
 		t.Errorf("the command read %d chunks, want 2 and a bit", ended.GetExitCode())
 	}
-	if taken < 2*wire.ChunkBytes || taken > 2*wire.ChunkBytes+10 {
-		t.Errorf("%d bytes acknowledged, want about %d", taken, 2*wire.ChunkBytes)
+	if taken < 2*wire.MaxChunkBytes || taken > 2*wire.MaxChunkBytes+10 {
+		t.Errorf("%d bytes acknowledged, want about %d", taken, 2*wire.MaxChunkBytes)
 	}
 }
 

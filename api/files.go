@@ -86,7 +86,7 @@ func data[M interface{ GetData() []byte }](m M, err error) ([]byte, error) {
 	switch {
 	case b == nil: // a header, or nothing at all
 		return nil, violation("data", "must be in every message but the first")
-	case len(b) > wire.ChunkBytes:
+	case len(b) > wire.MaxChunkBytes:
 		return nil, bigChunk("data", len(b))
 	}
 	return b, nil
@@ -166,6 +166,9 @@ func (h *handlers) SnapshotHost(_ *cordonv1.SnapshotHostRequest, stream grpc.Ser
 			cancel(err) // nobody listens
 		}
 	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return cause // the caller has left; err is a consequence
+	}
 	if err != nil {
 		return err
 	}
@@ -197,7 +200,7 @@ func tooLarge(field string, limit int64) error {
 }
 
 func bigChunk(field string, n int) error {
-	return violation(field, fmt.Sprintf("is %d bytes in one message, and %d is the most", n, wire.ChunkBytes))
+	return violation(field, fmt.Sprintf("is %d bytes in one message, and %d is the most", n, wire.MaxChunkBytes))
 }
 
 // violation is a message that the protocol does not allow where it came.

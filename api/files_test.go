@@ -57,7 +57,7 @@ func TestPutInputProtocol(t *testing.T) {
 		{"more in a second message", []*cordonv1.PutInputRequest{inputHeader("acme", 2), inputData("xy"), inputData("z")}, codes.InvalidArgument, "header.size"},
 		{
 			"chunk too large",
-			[]*cordonv1.PutInputRequest{inputHeader("acme", 2), inputData(strings.Repeat("x", wire.ChunkBytes+1))},
+			[]*cordonv1.PutInputRequest{inputHeader("acme", 2), inputData(strings.Repeat("x", wire.MaxChunkBytes+1))},
 			codes.InvalidArgument, "data",
 		},
 		{"in order", []*cordonv1.PutInputRequest{inputHeader("acme", 3), inputData("x"), inputData(""), inputData("yz")}, codes.OK, ""},

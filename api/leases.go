@@ -76,6 +76,11 @@ func (h *handlers) Get(ctx context.Context, req *cordonv1.GetRequest) (*cordonv1
 
 // List returns the caller's leases.
 func (h *handlers) List(ctx context.Context, _ *cordonv1.ListRequest) (*cordonv1.ListResponse, error) {
+	done, err := h.lists.take(ctx, callerOf(ctx).UID)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	got, err := h.cfg.Supervisor.List(ctx, callerOf(ctx))
 	if err != nil {
 		return nil, err

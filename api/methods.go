@@ -73,12 +73,3 @@ var methodTable = map[string]rule{
 	cordonv1.Supervisor_GetRecord_FullMethodName: {root: true, tenant: true, ceiling: short},
 	cordonv1.Supervisor_Info_FullMethodName:      {root: true, tenant: true, other: true, ceiling: short},
 }
-
-// ceilingOf is the ceiling of a method; one that does not exist is refused
-// soon in any case.
-func ceilingOf(method string) time.Duration {
-	if row, ok := methodTable[method]; ok {
-		return row.ceiling
-	}
-	return short
-}

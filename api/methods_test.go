@@ -95,7 +95,7 @@ func TestMethodTableIsComplete(t *testing.T) {
 func TestAuthorization(t *testing.T) {
 	callers := map[string]uint32{"root": 0, "tenant": 1000, "other": 1001}
 	ch := &chain{
-		log: slog.New(slog.DiscardHandler),
+		log: slog.New(slog.DiscardHandler), patience: time.Minute,
 		tenants: func(p hostpolicy.Peer) []hostpolicy.Tenant {
 			if p.UID == 1000 {
 				return []hostpolicy.Tenant{{Name: "acme"}}
@@ -108,7 +108,7 @@ func TestAuthorization(t *testing.T) {
 		for who, uid := range callers {
 			t.Run(name+"/"+who, func(t *testing.T) {
 				reached := false
-				err := ch.run(asPeer(uid), full, func(ctx context.Context) error {
+				err := admitAndRun(asPeer(t, uid), ch, full, func(ctx context.Context) error {
 					reached = true
 					if got := callOf(ctx).kind.String(); got != who {
 						t.Errorf("uid %d is %s, want %s", uid, got, who)
@@ -127,8 +127,17 @@ func TestAuthorization(t *testing.T) {
 	}
 }
 
-func asPeer(uid uint32) context.Context {
-	return grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{AuthInfo: peerAuth{info: peer.Info{UID: uid, GID: uid, PID: 7}}})
+// admitAndRun takes a call through the whole chain, as grpc does.
+func admitAndRun(ctx context.Context, ch *chain, method string, handler func(context.Context) error) error {
+	ctx, err := ch.admit(ctx, &tap.Info{FullMethodName: method})
+	if err != nil {
+		return err
+	}
+	return ch.run(ctx, method, handler)
+}
+
+func asPeer(t *testing.T, uid uint32) context.Context {
+	return grpcpeer.NewContext(t.Context(), &grpcpeer.Peer{AuthInfo: peerAuth{info: peer.Info{UID: uid, GID: uid, PID: 7}}})
 }
 
 type foreignAuth struct{ credentials.CommonAuthInfo }
@@ -138,7 +147,7 @@ func (foreignAuth) AuthType() string { return "foreign" }
 // Whatever goes wrong on the way, the handler is not reached.
 func TestChainFailsClosed(t *testing.T) {
 	ch := &chain{
-		log:     slog.New(slog.DiscardHandler),
+		log: slog.New(slog.DiscardHandler), patience: time.Minute,
 		tenants: func(hostpolicy.Peer) []hostpolicy.Tenant { return []hostpolicy.Tenant{{Name: "acme"}} },
 		limit:   newCallLimit(Limits{}.withDefaults(), time.Now),
 	}
@@ -154,17 +163,21 @@ func TestChainFailsClosed(t *testing.T) {
 			grpcpeer.NewContext(context.Background(), &grpcpeer.Peer{AuthInfo: foreignAuth{}}),
 			cordonv1.Supervisor_Info_FullMethodName, codes.Internal,
 		},
-		{"no such method", asPeer(0), "/cordon.v1.Supervisor/Nothing", codes.Unimplemented},
-		{"no method at all", asPeer(0), "", codes.Unimplemented},
+		{"no such method", asPeer(t, 0), "/cordon.v1.Supervisor/Nothing", codes.Unimplemented},
+		{"no method at all", asPeer(t, 0), "", codes.Unimplemented},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := ch.run(tt.ctx, tt.method, func(context.Context) error {
+			unreached := func(context.Context) error {
 				t.Error("the handler was reached")
 				return nil
-			})
+			}
+			err := admitAndRun(tt.ctx, ch, tt.method, unreached)
 			if status.Code(err) != tt.code {
 				t.Errorf("got %v, want %v", err, tt.code)
+			}
+			if err := ch.run(tt.ctx, tt.method, unreached); status.Code(err) != codes.Internal {
+				t.Errorf("without being admitted: %v, want an internal error", err)
 			}
 		})
 	}
@@ -180,8 +193,9 @@ func TestChainFailsClosed(t *testing.T) {
 }
 
 func TestCeiling(t *testing.T) {
+	ch := rootChain(slog.New(slog.DiscardHandler))
 	for _, full := range methods(t) {
-		ctx, err := ceiling(ceilingOf)(context.Background(), &tap.Info{FullMethodName: full})
+		ctx, err := ch.admit(asPeer(t, 0), &tap.Info{FullMethodName: full})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,15 +209,17 @@ func TestCeiling(t *testing.T) {
 		}
 	}
 	// A caller's own shorter deadline stays.
-	near, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	near, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	ctx, _ := ceiling(ceilingOf)(near, &tap.Info{FullMethodName: cordonv1.Supervisor_Acquire_FullMethodName})
+	ctx, release := bound(near, building)
+	defer release()
 	if got, _ := ctx.Deadline(); time.Until(got) > time.Second {
 		t.Errorf("a deadline of 1ms became %v", time.Until(got))
 	}
 	// The bound is let go with the call.
-	call, end := context.WithCancel(context.Background())
-	ctx, _ = ceiling(ceilingOf)(call, &tap.Info{FullMethodName: "/x"})
+	call, end := context.WithCancel(t.Context())
+	ctx, release = bound(call, whileLeased)
+	defer release()
 	end()
 	<-ctx.Done()
 }
@@ -227,7 +243,10 @@ func TestCeilingEndsRecv(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.InTapHandle(ceiling(func(string) time.Duration { return 50 * time.Millisecond })))
+	server := grpc.NewServer(grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		ctx, _ = bound(ctx, 50*time.Millisecond) // let go with the call
+		return ctx, nil
+	}))
 	got := make(chan error, 1)
 	cordonv1.RegisterSupervisorServer(server, stalled{got: got})
 	go func() { _ = server.Serve(l) }()

@@ -179,9 +179,9 @@ func (r *relay) write(ctx context.Context) error {
 			_ = r.session.CloseStdin()
 			return nil
 		}
-		for b := range slices.Chunk(held, wire.ChunkBytes) {
+		for b := range slices.Chunk(held, wire.MaxChunkBytes) {
 			broken = broken || r.session.Write(ctx, b) != nil
-			if taken += len(b); taken < wire.ChunkBytes {
+			if taken += len(b); taken < wire.MaxChunkBytes {
 				continue
 			}
 			ack := &cordonv1.ExecResponse{Kind: &cordonv1.ExecResponse_StdinTaken{StdinTaken: uint32(taken)}}

@@ -117,8 +117,8 @@ func TestRelayDetachesWithItsContext(t *testing.T) {
 func TestStdinQueue(t *testing.T) {
 	q := newStdinQueue()
 	ctx := t.Context()
-	chunk := make([]byte, wire.ChunkBytes)
-	for range wire.StdinWindow / wire.ChunkBytes {
+	chunk := make([]byte, wire.MaxChunkBytes)
+	for range wire.StdinWindow / wire.MaxChunkBytes {
 		if err := q.put(ctx, chunk); err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,9 @@ const (
 	handshakeTimeout = 5 * time.Second
 	idleTimeout      = 15 * time.Minute
 	maxHeaderBytes   = 16 << 10
+	// connStreams bounds the calls of one connection; a client's grpc queues
+	// what exceeds it.
+	connStreams = 64
 	// stopGrace lets short calls end by themselves when the server stops.
 	stopGrace = 2 * time.Second
 )
@@ -85,16 +88,21 @@ type handlers struct {
 
 	cfg       Config
 	receivers *sync.WaitGroup
+	lists     turns // of List
 }
 
 func options(cfg Config) []grpc.ServerOption {
-	ch := &chain{log: cfg.Logger, tenants: cfg.Tenants, limit: newCallLimit(cfg.Limits, time.Now)}
+	ch := &chain{
+		log: cfg.Logger, tenants: cfg.Tenants,
+		limit:    newCallLimit(cfg.Limits, time.Now),
+		patience: firstMessageTimeout,
+	}
 	return []grpc.ServerOption{
-		grpc.Creds(&peerCreds{limit: newConnLimit(cfg.Limits, time.Now), log: cfg.Logger}),
+		grpc.Creds(&peerCreds{limit: newConnLimit(cfg.Limits, time.Now), tenants: cfg.Tenants, log: cfg.Logger}),
 		grpc.MaxRecvMsgSize(wire.MaxMessageBytes),
 		grpc.MaxSendMsgSize(wire.MaxReplyBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		grpc.MaxConcurrentStreams(uint32(min(cfg.Limits.CallsInFlight, math.MaxInt32))),
+		grpc.MaxConcurrentStreams(uint32(min(cfg.Limits.CallsInFlight, connStreams))),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleTimeout,
@@ -104,11 +112,10 @@ func options(cfg Config) []grpc.ServerOption {
 			Time: math.MaxInt64,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.InTapHandle(ceiling(ceilingOf)),
+		grpc.InTapHandle(ch.admit),
 		grpc.ChainUnaryInterceptor(ch.unary),
 		grpc.ChainStreamInterceptor(ch.stream),
-		// So that a call to a method that does not exist passes the chain, which
-		// refuses it, and leaves an audit line.
+		// Methods that do not exist are refused by admit; none gets here.
 		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
 			return errors.New("unknown method passed the method table")
 		}),

@@ -351,6 +351,36 @@ func TestCallsInFlightLimit(t *testing.T) {
 	})
 }
 
+// A call counts from its headers on, before anything of its message is here.
+func TestSilentCallsCount(t *testing.T) {
+	var log lockedBuffer
+	socket := apitest.Start(t, apitest.NewSupervisor(), func(cfg *api.Config) {
+		cfg.Limits = api.Limits{CallsInFlight: 2}
+		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	_, conn := dial(t, socket)
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 2 {
+		desc := &grpc.StreamDesc{ClientStreams: true}
+		if _, err := conn.NewStream(ctx, desc, cordonv1.Supervisor_Acquire_FullMethodName); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other, _ := dial(t, socket)
+	eventually(t, "no more room", func() bool {
+		_, err := other.Info(t.Context(), &cordonv1.InfoRequest{})
+		return status.Code(err) == codes.ResourceExhausted
+	})
+	cancel()
+	eventually(t, "room again", func() bool {
+		_, err := other.Info(t.Context(), &cordonv1.InfoRequest{})
+		return err == nil
+	})
+	eventually(t, "a line of each", func() bool {
+		return strings.Count(log.String(), "method=/cordon.v1.Supervisor/Acquire code=Canceled") == 2
+	})
+}
+
 func TestConnectionLimit(t *testing.T) {
 	socket := apitest.Start(t, apitest.NewSupervisor(), func(cfg *api.Config) { cfg.Limits = api.Limits{Connections: 1} })
 	first, conn := dial(t, socket)

@@ -24,8 +24,13 @@ const (
 	// MaxReplyBytes bounds every message that it sends: a record with
 	// thousands of destinations fits.
 	MaxReplyBytes = 16 << 20
-	// ChunkBytes bounds the data in one message of a stream, both ways.
-	ChunkBytes = 64 << 10
+	// ChunkBytes is how much data both sides put into one message of a stream.
+	// With its framing, the message fits a 32 KiB buffer: grpc keeps buffers of
+	// that size, and takes one of 1 MiB for the next byte.
+	ChunkBytes = 32<<10 - 512
+	// MaxChunkBytes is how much the server takes in one message of a stream,
+	// and how much standard input it acknowledges at once.
+	MaxChunkBytes = 64 << 10
 	// StdinWindow is how much standard input the server holds for a command
 	// that does not read it before the stream stands still.
 	StdinWindow = 256 << 10

@@ -10,11 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Size is what the host has in all.
+// Size is what the host has in all. DiskBytes is of the file system that
+// holds the state directory, without what is kept back for root's own needs.
+// It does not change as the disk fills: policies are resolved from it, and
+// their digest is to stay the same. What is free is asked where it is used.
 type Size struct {
 	CPUs        int
 	MemoryBytes int64
-	DiskBytes   int64 // of the file system that holds the state directory
+	DiskBytes   int64
 	PidMax      int64
 }
 
@@ -30,7 +33,7 @@ func HostSize(dir string) (Size, error) {
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return Size{}, &os.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	s.DiskBytes = int64(fs.Blocks) * fs.Bsize
+	s.DiskBytes = int64(fs.Blocks-(fs.Bfree-fs.Bavail)) * fs.Bsize
 	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil {
 		return Size{}, fmt.Errorf("read host size: %w", err)

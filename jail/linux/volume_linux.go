@@ -73,6 +73,11 @@ func (v *volume) mountTmpfs(p *jail.Plan) (err error) {
 }
 
 func (v *volume) mountDisk(stateDir string, p *jail.Plan) error {
+	// The image is sparse, so without this a full disk would show as an I/O
+	// error in the run's own files.
+	if err := checkFree(stateDir, p.Volume.Bytes); err != nil {
+		return err
+	}
 	v.image = volumePath(stateDir, p.LeaseID)
 	if err := makeImage(stateDir, v.image, p.Volume); err != nil {
 		return err
@@ -87,6 +92,18 @@ func (v *volume) mountDisk(stateDir string, p *jail.Plan) error {
 	v.mnt, err = sys.NewMount("ext4", v.loop, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV,
 		[2]string{"noinit_itable"}, [2]string{"nobarrier"})
 	return err
+}
+
+func checkFree(stateDir string, want int64) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(stateDir, &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: stateDir, Err: err}
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < want {
+		return fault.New(fault.DiskFull, "resources.disk_bytes",
+			fmt.Sprintf("%d bytes are asked for and the state directory's disk has %d free", want, free), "ask for less, or free space there")
+	}
+	return nil
 }
 
 func volumePath(stateDir, leaseID string) string {

@@ -237,7 +237,7 @@ var calls = []callRule{
 		calls: []string{"time.Sleep"}, tests: true,
 		// PollUntil, for kernel state without an event; and bubbles of
 		// testing/synctest, where time is the event.
-		only: []string{"internal/sys", "supervisor"},
+		only: []string{"internal/sys", "supervisor", "artifacts"},
 		why:  "wait for the event, not for a while",
 	},
 	{
