@@ -22,9 +22,10 @@ import (
 const newLeasePrefix = ".new-"
 
 // Attach gathers a lease's inputs into one directory, each under its name,
-// and reads every one to verify its digest. The directory and the files are
-// root's and read-only. Without inputs there is none, and the path is empty.
-// Nothing is left on error.
+// and reads each digest's file once to verify it; together these may have
+// Config.MaxInputBytes. The directory and the files are root's and read-only.
+// Without inputs there is none, and the path is empty. Nothing is left on
+// error.
 func (s *Store) Attach(ctx context.Context, leaseID, tenant string, in []envelope.Input) (dir string, err error) {
 	if err := checkLease(leaseID); err != nil {
 		return "", err
@@ -49,8 +50,9 @@ func (s *Store) Attach(ctx context.Context, leaseID, tenant string, in []envelop
 		return "", err
 	}
 	defer to.Close()
+	a := attachment{store: s, tenant: tenant, to: to, linked: map[string]string{}}
 	for i, input := range in {
-		if err := s.attachOne(ctx, to, tenant, fmt.Sprintf("filesystem.inputs[%d]", i), input); err != nil {
+		if err := a.add(ctx, fmt.Sprintf("filesystem.inputs[%d]", i), input); err != nil {
 			return "", err
 		}
 	}
@@ -82,8 +84,19 @@ func (s *Store) newLeaseDir(leaseID string) (tmp, final string, err error) {
 	return tmp, final, nil
 }
 
-// attachOne verifies one staged input and links it into to.
-func (s *Store) attachOne(ctx context.Context, to *os.File, tenant, field string, in envelope.Input) error {
+// attachment is a lease's directory in the making.
+type attachment struct {
+	store  *Store
+	tenant string
+	to     *os.File
+	linked map[string]string // first name by digest
+	bytes  int64             // of the inputs, each once
+}
+
+// add puts one input into the directory. Only the first of those with the
+// same digest is read: to hash it for each name would let one small request
+// keep the host busy.
+func (a *attachment) add(ctx context.Context, field string, in envelope.Input) error {
 	digits, ok := digestHex(in.Digest)
 	if !ok {
 		return fault.New(fault.UnknownInput, field+".digest",
@@ -97,23 +110,56 @@ func (s *Store) attachOne(ctx context.Context, to *os.File, tenant, field string
 		return fault.New(fault.InvalidArgument, field+".name",
 			fmt.Sprintf("%.100q is not a file name", name), "use a name without slashes")
 	}
-	path := s.path(inputsDir, stagedDir, tenant, dirOf(digits))
+	if first, ok := a.linked[in.Digest]; ok {
+		return linkInto(int(a.to.Fd()), first, a.to, name, field)
+	}
+	if err := a.first(ctx, digits, name, field, in.Digest); err != nil {
+		return err
+	}
+	a.linked[in.Digest] = name
+	return nil
+}
+
+// first verifies a staged input and links it under name.
+func (a *attachment) first(ctx context.Context, digits, name, field, digest string) error {
+	s := a.store
+	path := s.path(inputsDir, stagedDir, a.tenant, dirOf(digits))
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.New(fault.UnknownInput, field+".digest",
-			"tenant "+tenant+" has no input "+in.Digest, "put the input first; unused ones expire")
+			"tenant "+a.tenant+" has no input "+digest, "put the input first; unused ones expire")
 	}
 	if err != nil {
 		return fmt.Errorf("open input: %w", err)
 	}
 	defer f.Close()
+	if err := a.grow(f, field); err != nil {
+		return err
+	}
 	if err := touch(f, s.cfg.Now()); err != nil { // or it might expire while it is read
 		return err
 	}
-	if err := verify(ctx, f, in.Digest, field); err != nil {
+	if err := verify(ctx, f, digest, field); err != nil {
 		return err
 	}
-	return linkSame(f, path, to, name, field)
+	s.inputs.Lock()
+	defer s.inputs.Unlock()
+	return linkSame(f, path, a.to, name, field)
+}
+
+// grow bounds what one lease makes the host read.
+func (a *attachment) grow(f *os.File, field string) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if most := a.store.cfg.MaxInputBytes; fi.Size() > most-a.bytes {
+		return fault.New(fault.TooLarge, field+".digest",
+			fmt.Sprintf("inputs up to this one have %d bytes together, above the limit of %d", a.bytes+fi.Size(), most),
+			"use fewer or smaller inputs")
+	}
+	a.bytes += fi.Size()
+	return nil
 }
 
 func verify(ctx context.Context, f *os.File, digest, field string) error {
@@ -123,7 +169,20 @@ func verify(ctx context.Context, f *os.File, digest, field string) error {
 	}
 	if got := formatDigest(h.Sum(nil)); got != digest {
 		return fault.New(fault.DigestMismatch, field+".digest",
-			"stored input has digest "+got+", not "+digest, "put the input again")
+			"stored input has digest "+got+", not "+digest, "put the input again once no lease uses it")
+	}
+	return nil
+}
+
+// linkInto links path, below the directory from, into to.
+func linkInto(from int, path string, to *os.File, name, field string) error {
+	err := unix.Linkat(from, path, int(to.Fd()), name, 0)
+	if errors.Is(err, fs.ErrExist) {
+		return fault.New(fault.InvalidArgument, field+".name",
+			fmt.Sprintf("two inputs are named %q", name), "give each input a name of its own")
+	}
+	if err != nil {
+		return storeFault("attach input", &os.LinkError{Op: "linkat", Old: path, New: name, Err: err})
 	}
 	return nil
 }
@@ -131,13 +190,8 @@ func verify(ctx context.Context, f *os.File, digest, field string) error {
 // linkSame links path into to, and makes sure that it is the file f, whose
 // bytes were verified.
 func linkSame(f *os.File, path string, to *os.File, name, field string) error {
-	err := unix.Linkat(unix.AT_FDCWD, path, int(to.Fd()), name, 0)
-	if errors.Is(err, fs.ErrExist) {
-		return fault.New(fault.InvalidArgument, field+".name",
-			fmt.Sprintf("two inputs are named %q", name), "give each input a name of its own")
-	}
-	if err != nil {
-		return storeFault("attach input", &os.LinkError{Op: "linkat", Old: path, New: name, Err: err})
+	if err := linkInto(unix.AT_FDCWD, path, to, name, field); err != nil {
+		return err
 	}
 	var a, b unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &a); err != nil {

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -127,6 +128,44 @@ func TestAttachVerifiesContent(t *testing.T) {
 		t.Errorf("a link was followed: %s", dir)
 	}
 	assertAttached(t, s)
+}
+
+// Each digest is read once however many names it has, and counts once.
+func TestAttachReadsOnce(t *testing.T) {
+	requireRoot(t)
+	s := openStore(t, func(c *Config) { c.MaxInputBytes = 8 })
+	hello, world := put(t, s, "acme", "hello"), put(t, s, "acme", "world")
+	in := make([]envelope.Input, 64)
+	for i := range in {
+		in[i] = envelope.Input{Name: strings.Repeat("n", i+1), Digest: hello}
+	}
+	ctx := &countingContext{Context: t.Context()}
+	dir, err := s.Attach(ctx, "l1", "acme", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := namesIn(t, dir); len(got) != len(in) {
+		t.Errorf("got %d names, want %d", len(got), len(in))
+	}
+	if ctx.asked > 3 { // the reader asks before each read: the bytes and the end
+		t.Errorf("%d reads for one input", ctx.asked)
+	}
+	_, err = s.Attach(t.Context(), "l2", "acme", []envelope.Input{{Digest: hello}, {Digest: world}})
+	if fault.CodeOf(err) != fault.TooLarge || !strings.Contains(err.Error(), "filesystem.inputs[1].digest: inputs up to this one have 10 bytes") {
+		t.Errorf("together too large: got %v", err)
+	}
+	assertAttached(t, s, "l1")
+}
+
+// countingContext counts who asks whether it is over.
+type countingContext struct {
+	context.Context
+	asked int
+}
+
+func (c *countingContext) Err() error {
+	c.asked++
+	return c.Context.Err()
 }
 
 func TestAttachConcurrently(t *testing.T) {

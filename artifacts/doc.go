@@ -4,7 +4,8 @@
 // It needs root: it gives files to other ids, makes namespaces for its unpack
 // worker and reads the host's package files. Everything below Config.Dir's
 // images and inputs directories is its own; the daemon's lock on the state
-// directory keeps a second store away. A Store is safe for concurrent use.
+// directory keeps a second store away. A Store is safe for concurrent use; an
+// upload is read in its caller's goroutine and used in one of its own (relay.go).
 //
 // No path comes from a caller: callers stream bytes, and name things by
 // digest. No tenant byte is parsed here either: a tar goes to the worker

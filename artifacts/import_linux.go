@@ -24,24 +24,36 @@ const (
 
 // ImportImage unpacks a tar of a root file system, plain or gzip, and stores
 // it under name. It reads tar to its end or to the first error, in the
-// caller's goroutine: tar's Read must return once ctx is done. progress may
-// be nil. Nothing is left on error.
-func (s *Store) ImportImage(ctx context.Context, name string, tar io.Reader, progress func(string)) (info ImageInfo, err error) {
+// caller's goroutine: tar's Read must return once ctx is done. When it gives
+// nothing for Config.IdleTimeout the import ends and holds nothing any more,
+// but ImportImage returns only when Read does. progress may be nil; it is
+// called in another goroutine, not after the return. Nothing is left on error.
+func (s *Store) ImportImage(ctx context.Context, name string, tar io.Reader, progress func(string)) (ImageInfo, error) {
 	if err := checkImageName(name); err != nil {
 		return ImageInfo{}, err
 	}
+	return relay(ctx, s.cfg.IdleTimeout, tar, func(tar io.Reader) (ImageInfo, error) {
+		return s.importTar(ctx, name, tar, speaker(progress))
+	})
+}
+
+func (s *Store) importTar(ctx context.Context, name string, tar io.Reader, say func(string, ...any)) (info ImageInfo, err error) {
 	select {
 	case s.imports <- struct{}{}:
 		defer func() { <-s.imports }()
 	case <-ctx.Done():
 		return ImageInfo{}, ctx.Err()
 	}
+	release, err := s.reserveImage()
+	if err != nil {
+		return ImageInfo{}, err
+	}
+	defer release()
 	st, err := s.newStaging(s.workerOwner())
 	if err != nil {
 		return ImageInfo{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(st.dir)) }()
-	say := speaker(progress)
 	if err := s.unpackInto(ctx, st.rootfs, tar, say); err != nil {
 		return ImageInfo{}, err
 	}

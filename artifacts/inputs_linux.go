@@ -21,7 +21,11 @@ import (
 // digest. When digest is given the bytes must have it. The input is kept for
 // Config.StagedTTL, and as long as a lease uses it; putting it again starts
 // that time anew. r is read in the caller's goroutine to its end, one byte
-// past size at most. Nothing is left on error.
+// past size at most; its Read must return once ctx is done. When it gives
+// nothing for Config.IdleTimeout the input is dropped and its room free at
+// once, but PutInput returns only when Read does. Nothing is left on error,
+// except that an input whose directory cannot be synced stays until it
+// expires.
 func (s *Store) PutInput(ctx context.Context, tenant string, size int64, digest string, r io.Reader) (string, error) {
 	if err := checkTenant(tenant); err != nil {
 		return "", err
@@ -30,13 +34,20 @@ func (s *Store) PutInput(ctx context.Context, tenant string, size int64, digest 
 		return "", fault.New(fault.InvalidArgument, "digest",
 			fmt.Sprintf("%.100q is not a digest", digest), "give sha256: and 64 hex digits, or nothing")
 	}
-	release, err := s.reserve(tenant, size)
-	if err != nil {
+	if err := s.reserve(tenant, size); err != nil {
 		return "", err
 	}
-	defer release()
+	most := io.LimitReader(r, size+1)
+	return relay(ctx, s.cfg.IdleTimeout, most, func(r io.Reader) (string, error) {
+		return s.putReserved(ctx, tenant, size, digest, r)
+	})
+}
+
+// putReserved is PutInput once the input is charged to the tenant.
+func (s *Store) putReserved(ctx context.Context, tenant string, size int64, digest string, r io.Reader) (string, error) {
 	var undo cleanup.Stack
 	defer func() { _ = undo.Run() }() // errors dropped: Open removes what is left in incoming/
+	undo.Push(func() error { s.release(tenant, size); return nil })
 	f, err := os.CreateTemp(s.path(inputsDir, incomingDir), "")
 	if err != nil {
 		return "", storeFault("store input", err)
@@ -51,60 +62,19 @@ func (s *Store) PutInput(ctx context.Context, tenant string, size int64, digest 
 		return "", fault.New(fault.DigestMismatch, "digest",
 			"input has digest "+got+", not "+digest, "send the file that the digest was made of")
 	}
-	if err := s.stage(tenant, got, f); err != nil {
+	moved, err := s.stage(tenant, got, f)
+	if err != nil {
 		return "", err
 	}
+	if !moved {
+		return got, nil // it was there and is in use; the copy goes
+	}
 	_ = f.Close() // synced already
-	undo.Disarm() // stage moved it
+	undo.Disarm() // the staged file keeps the charge
+	if err := syncDir(s.path(inputsDir, stagedDir, tenant)); err != nil {
+		return "", storeFault("store input", err)
+	}
 	return got, nil
-}
-
-// reserve checks size against the limits and charges it to the tenant until
-// release, when the file counts by its presence or is gone.
-func (s *Store) reserve(tenant string, size int64) (release func(), err error) {
-	if size < 0 {
-		return nil, fault.New(fault.InvalidArgument, "size", "size is negative", "give the size in bytes")
-	}
-	if size > s.cfg.MaxInputBytes {
-		return nil, fault.New(fault.TooLarge, "size",
-			fmt.Sprintf("input of %d bytes is above the limit of %d", size, s.cfg.MaxInputBytes), "split or shrink the input")
-	}
-	have, err := s.stagedBytes(tenant)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if have+s.incoming[tenant]+size > s.cfg.MaxStagedBytes {
-		return nil, fault.New(fault.TooLarge, "size",
-			fmt.Sprintf("tenant %s would have more than %d bytes of inputs stored", tenant, s.cfg.MaxStagedBytes),
-			"release leases and wait until unused inputs expire")
-	}
-	s.incoming[tenant] += size
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.incoming[tenant] -= size; s.incoming[tenant] == 0 {
-			delete(s.incoming, tenant)
-		}
-	}, nil
-}
-
-func (s *Store) stagedBytes(tenant string) (int64, error) {
-	entries, err := os.ReadDir(s.path(inputsDir, stagedDir, tenant))
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("list inputs: %w", err)
-	}
-	var sum int64
-	for _, e := range entries {
-		if fi, err := e.Info(); err == nil { // else it expired meanwhile
-			sum += fi.Size()
-		}
-	}
-	return sum, nil
 }
 
 // copyExactly copies size bytes from r, which must hold no more and no less,
@@ -131,27 +101,24 @@ func copyExactly(ctx context.Context, w io.Writer, r io.Reader, size int64) (str
 	return formatDigest(h.Sum(nil)), nil
 }
 
-// stage makes f, whose bytes have digest, an input of tenant, durably.
-func (s *Store) stage(tenant, digest string, f *os.File) error {
+// stage makes f, whose bytes have digest, an input of tenant; the caller
+// syncs the directory. It reports whether f was moved, see place.
+func (s *Store) stage(tenant, digest string, f *os.File) (moved bool, err error) {
 	if err := f.Chmod(0o444); err != nil {
-		return err
+		return false, err
 	}
 	if err := touch(f, s.cfg.Now()); err != nil {
-		return err
+		return false, err
 	}
 	if err := f.Sync(); err != nil {
-		return storeFault("store input", err)
+		return false, storeFault("store input", err)
 	}
 	dir := s.path(inputsDir, stagedDir, tenant)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return storeFault("store input", err)
+		return false, storeFault("store input", err)
 	}
 	digits, _ := digestHex(digest)
-	// Over one with the same digest: leases keep their links to the old inode.
-	if err := os.Rename(f.Name(), filepath.Join(dir, dirOf(digits))); err != nil {
-		return storeFault("store input", err)
-	}
-	return syncDir(dir)
+	return s.place(tenant, f.Name(), filepath.Join(dir, dirOf(digits)))
 }
 
 // Expire removes inputs that no lease uses and whose time is over, and
@@ -164,14 +131,15 @@ func (s *Store) Expire() (int, error) {
 	var count int
 	var errs []error
 	for _, t := range tenants {
-		n, err := s.expireTenant(s.path(inputsDir, stagedDir, t.Name()))
+		n, err := s.expireTenant(t.Name())
 		count += n
 		errs = append(errs, err)
 	}
 	return count, errors.Join(errs...)
 }
 
-func (s *Store) expireTenant(dir string) (int, error) {
+func (s *Store) expireTenant(tenant string) (int, error) {
+	dir := s.path(inputsDir, stagedDir, tenant)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, fmt.Errorf("list inputs: %w", err)
@@ -180,21 +148,11 @@ func (s *Store) expireTenant(dir string) (int, error) {
 	var count int
 	var errs []error
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			errs = append(errs, &os.PathError{Op: "lstat", Path: path, Err: err})
-			continue
+		removed, err := s.removeUnused(tenant, filepath.Join(dir, e.Name()), oldest)
+		errs = append(errs, err)
+		if removed {
+			count++
 		}
-		// A second link is a lease's.
-		if st.Nlink > 1 || time.Unix(st.Mtim.Unix()).After(oldest) {
-			continue
-		}
-		if err := os.Remove(path); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		count++
 	}
 	// The tenant's directory stays: a PutInput may be about to rename into it.
 	return count, errors.Join(errs...)

@@ -2,7 +2,6 @@ package artifacts
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -81,41 +80,11 @@ func TestPutInputRefuses(t *testing.T) {
 			if left := namesIn(t, s.path(inputsDir, stagedDir)); len(left) != 0 {
 				t.Errorf("left %v", left)
 			}
-			if len(s.incoming) != 0 {
-				t.Errorf("still charged: %v", s.incoming)
+			if len(s.stock) != 0 {
+				t.Errorf("still charged: %v", s.stock)
 			}
 		})
 	}
-}
-
-func TestPutInputTenantLimit(t *testing.T) {
-	requireRoot(t)
-	clock := &fakeClock{t: time.Unix(1_700_000_000, 0)}
-	s := openStore(t, func(c *Config) { c.MaxInputBytes, c.MaxStagedBytes, c.Now = 8, 12, clock.now })
-	put(t, s, "acme", "12345678")
-	if _, err := s.PutInput(t.Context(), "acme", 5, "", strings.NewReader("hello")); fault.CodeOf(err) != fault.TooLarge {
-		t.Errorf("got %v, want too_large", err)
-	}
-	put(t, s, "acme", "1234")
-	put(t, s, "other", "hello") // has its own
-	// What is on its way counts as well.
-	pr, pw := io.Pipe()
-	done := make(chan error)
-	go func() {
-		_, err := s.PutInput(context.Background(), "third", 8, "", pr)
-		done <- err
-	}()
-	if _, err := pw.Write([]byte("1")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.PutInput(t.Context(), "third", 5, "", strings.NewReader("hello")); fault.CodeOf(err) != fault.TooLarge {
-		t.Errorf("got %v, want too_large", err)
-	}
-	pw.CloseWithError(io.ErrClosedPipe)
-	if err := <-done; err == nil {
-		t.Error("a broken stream was stored")
-	}
-	put(t, s, "third", "hello")
 }
 
 // A real full file system: a small tmpfs of our own.

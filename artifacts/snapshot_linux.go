@@ -49,6 +49,11 @@ func (s *Store) SnapshotHost(ctx context.Context, src HostSource, progress func(
 	if src.Packages == nil {
 		src.Packages = hostPackages
 	}
+	release, err := s.reserveImage()
+	if err != nil {
+		return ImageInfo{}, err
+	}
+	defer release()
 	st, err := s.newStaging(s.cfg.ImageIDBase)
 	if err != nil {
 		return ImageInfo{}, err

@@ -58,9 +58,12 @@ type Store struct {
 	snapshot chan struct{} // held while the host image is made
 	publish  sync.Mutex    // orders the last step of two new images
 
-	mu       sync.Mutex
-	images   map[string]*image // by digest; guarded by mu
-	incoming map[string]int64  // bytes on their way in, by tenant; guarded by mu
+	mu     sync.Mutex
+	images map[string]*image // by digest; guarded by mu
+	making int               // images in the making; guarded by mu
+
+	inputs sync.Mutex       // held to link, place or remove a staged file
+	stock  map[string]stock // by tenant; guarded by inputs
 }
 
 // image is one published image. Its fields but the verification state never
@@ -77,7 +80,7 @@ type image struct {
 }
 
 // Open makes the directories that are missing, drops what an earlier daemon
-// left half-made, and reads the manifests of the images. Precondition: the
+// left half-made, reads the manifests of the images and counts the inputs. Precondition: the
 // caller holds the lock on the state directory.
 func Open(cfg Config) (*Store, error) {
 	cfg.fill()
@@ -87,7 +90,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		cfg:     cfg,
 		imports: make(chan struct{}, maxImports), snapshot: make(chan struct{}, 1),
-		images: make(map[string]*image), incoming: make(map[string]int64),
+		images: make(map[string]*image), stock: make(map[string]stock),
 	}
 	if err := s.makeDirs(); err != nil {
 		return nil, err
@@ -96,6 +99,9 @@ func Open(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	if err := s.load(); err != nil {
+		return nil, err
+	}
+	if err := s.loadStock(); err != nil {
 		return nil, err
 	}
 	return s, nil

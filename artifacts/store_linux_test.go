@@ -24,6 +24,8 @@ func TestConfigChecks(t *testing.T) {
 		"host's ids":       func(c *Config) { c.ImageIDBase = 65535 },
 		"ids that wrap":    func(c *Config) { c.ImageIDBase = 1<<32 - 65536 },
 		"negative limit":   func(c *Config) { c.MaxImageBytes = -1 },
+		"negative count":   func(c *Config) { c.MaxStagedFiles = -1 },
+		"store too small":  func(c *Config) { c.MaxStoreBytes = defaultImageBytes },
 		"relative program": func(c *Config) { c.UnpackCommand = []string{"cordond"} },
 	} {
 		c := good
