@@ -237,7 +237,7 @@ func TestLimitsByKind(t *testing.T) {
 	for _, tt := range []struct {
 		kind kind
 		want int
-	}{{kindOther, 4}, {kindTenant, 16}, {kindRoot, 16}} {
+	}{{kindOther, 4}, {kindTenant, 64}, {kindRoot, 64}} {
 		got := 0
 		for got < 100 {
 			if _, err := l.take(account{uid: 1, kind: tt.kind}); err != nil {

@@ -93,6 +93,32 @@ type attachment struct {
 	bytes  int64             // of the inputs, each once
 }
 
+// CheckInputs refuses inputs that the tenant has not put, at the price of one
+// lookup each. Attach still verifies them.
+func (s *Store) CheckInputs(tenant string, in []envelope.Input) error {
+	for i, one := range in {
+		field := fmt.Sprintf("filesystem.inputs[%d]", i)
+		digits, ok := digestHex(one.Digest)
+		if !ok || !envelope.IsName(tenant) {
+			return unknownInput(field, tenant, one.Digest)
+		}
+		var st unix.Stat_t
+		err := unix.Lstat(s.path(inputsDir, stagedDir, tenant, dirOf(digits)), &st)
+		if errors.Is(err, fs.ErrNotExist) {
+			return unknownInput(field, tenant, one.Digest)
+		}
+		if err != nil {
+			return fmt.Errorf("look up input: %w", err)
+		}
+	}
+	return nil
+}
+
+func unknownInput(field, tenant, digest string) error {
+	return fault.New(fault.UnknownInput, field+".digest",
+		fmt.Sprintf("tenant %s has no input %.100s", tenant, digest), "put the input first; unused ones expire")
+}
+
 // add puts one input into the directory. Only the first of those with the
 // same digest is read: to hash it for each name would let one small request
 // keep the host busy.
@@ -126,8 +152,7 @@ func (a *attachment) first(ctx context.Context, digits, name, field, digest stri
 	path := s.path(inputsDir, stagedDir, a.tenant, dirOf(digits))
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fault.New(fault.UnknownInput, field+".digest",
-			"tenant "+a.tenant+" has no input "+digest, "put the input first; unused ones expire")
+		return unknownInput(field, a.tenant, digest)
 	}
 	if err != nil {
 		return fmt.Errorf("open input: %w", err)

@@ -56,6 +56,29 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// TestCheckInputs says without an effect what Attach would refuse.
+func TestCheckInputs(t *testing.T) {
+	s := openStore(t, nil)
+	digest, err := s.PutInput(t.Context(), "acme", 4, "", strings.NewReader("data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CheckInputs("acme", []envelope.Input{{Name: "a", Digest: digest}}); err != nil {
+		t.Errorf("an input that is there: %v", err)
+	}
+	for name, in := range map[string]struct{ tenant, digest string }{
+		"another tenant's": {"other", digest},
+		"unknown":          {"acme", "sha256:" + strings.Repeat("0", 64)},
+		"no digest":        {"acme", "latest"},
+		"path as tenant":   {"../acme", digest},
+	} {
+		err := s.CheckInputs(in.tenant, []envelope.Input{{Digest: in.digest}})
+		if fault.CodeOf(err) != fault.UnknownInput {
+			t.Errorf("%s: %v, want unknown_input", name, err)
+		}
+	}
+}
+
 func TestAttachWithoutInputs(t *testing.T) {
 	requireRoot(t)
 	s := openStore(t, nil)

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// copyBytes is a message of the API with its framing, below 32 KiB.
+const copyBytes = 32<<10 - 512
+
 // CopyArtifact copies the artifact f, whole and from its start, to w, and
 // returns its size and digest. f must be a regular file of no more than most bytes
 // that does not change meanwhile; what was written to w before an error is
@@ -35,7 +38,7 @@ func CopyArtifact(ctx context.Context, f *os.File, most int64, w io.Writer) (siz
 	}
 	h := sha256.New()
 	in := io.NewSectionReader(f, 0, before.Size)
-	n, err := io.Copy(io.MultiWriter(h, w), ctxReader{ctx, in})
+	n, err := io.CopyBuffer(io.MultiWriter(h, w), ctxReader{ctx, in}, make([]byte, copyBytes))
 	if err != nil {
 		return n, "", fmt.Errorf("copy artifact: %w", err)
 	}

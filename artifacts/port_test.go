@@ -6,3 +6,5 @@ import (
 )
 
 var _ supervisor.Store = (*artifacts.Store)(nil)
+
+var _ supervisor.InputChecker = (*artifacts.Store)(nil)

@@ -39,6 +39,9 @@ type keyID struct {
 // it; an attempt that failed leaves the key free. When Acquire returns an
 // error, nothing of the attempt is left, or the lease is quarantined.
 func (s *Supervisor) Acquire(ctx context.Context, caller Caller, env envelope.Envelope, key string) (Acquired, error) {
+	if err := s.rate.take(caller.UID, time.Now()); err != nil {
+		return Acquired{}, s.refused(caller, env, err)
+	}
 	env, digest, err := s.checkEnvelope(env)
 	if err == nil {
 		err = checkKey(key)
@@ -63,17 +66,19 @@ func (s *Supervisor) Acquire(ctx context.Context, caller Caller, env envelope.En
 	got := l.acquired()
 	got.Secret = secret
 	s.log.LogAttrs(ctx, slog.LevelInfo, "lease acquired",
-		slog.String(keyLease, l.id), slog.String(keyTenant, env.Identity.Tenant),
-		slog.String(keyRun, env.Identity.RunID), slog.Uint64(keyOwner, uint64(caller.UID)))
+		slog.String(keyLease, l.id), logText(keyTenant, env.Identity.Tenant),
+		logText(keyRun, env.Identity.RunID), slog.Uint64(keyOwner, uint64(caller.UID)))
 	return got, nil
 }
 
-// refused leaves the one line that every refusal leaves.
+// refused leaves the one line that every refusal leaves. Nothing of env may
+// have been checked.
 func (s *Supervisor) refused(caller Caller, env envelope.Envelope, err error) error {
-	s.log.Info("lease refused",
-		slog.String(keyTenant, env.Identity.Tenant), slog.String(keyRun, env.Identity.RunID),
+	attrs := append([]slog.Attr{
+		logText(keyTenant, env.Identity.Tenant), logText(keyRun, env.Identity.RunID),
 		slog.Uint64(keyOwner, uint64(caller.UID)),
-		slog.String(keyCode, string(fault.CodeOf(err))), slog.Any(keyError, err))
+	}, logRefusal(err)...)
+	s.log.LogAttrs(context.Background(), slog.LevelInfo, "lease refused", attrs...)
 	return err
 }
 
@@ -209,6 +214,9 @@ func (s *Supervisor) replay(ctx context.Context, l *lease, digest string) (Acqui
 	err, state := l.buildErr, l.entry.State
 	l.mu.Unlock()
 	switch {
+	case givenUp(err):
+		return Acquired{}, fault.New(fault.WrongState, "idempotency_key",
+			"was in use by an attempt whose caller went away", "try again")
 	case err != nil: // the first caller's attempt is this one's too
 		return Acquired{}, err
 	case state != Active:
@@ -217,6 +225,11 @@ func (s *Supervisor) replay(ctx context.Context, l *lease, digest string) (Acqui
 	got := l.acquired()
 	got.Replayed = true
 	return got, nil
+}
+
+// givenUp reports that an attempt failed because its caller went away.
+func givenUp(err error) bool {
+	return fault.CodeOf(err) == "" && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // sameEnvelope refuses a key that was used for something else.
@@ -237,14 +250,18 @@ func (l *lease) acquired() Acquired {
 // make journals the lease and builds it. On error it is undone and gone.
 func (s *Supervisor) make(ctx context.Context, l *lease) error {
 	defer close(l.ready)
-	if err := s.request(l); err != nil {
+	image, err := s.sources(l)
+	if err == nil {
+		err = s.request(l)
+	}
+	if err != nil {
 		l.fail(err)
 		s.remove(l) // nothing was journalled and nothing done
 		return err
 	}
 	bound, stop := l.bind(ctx)
 	defer stop()
-	err := s.build(bound, l)
+	err = s.build(bound, l, image)
 	if err == nil {
 		s.watchOver(l)
 		return nil

@@ -76,8 +76,8 @@ func TestAcquireAndRelease(t *testing.T) {
 	})
 }
 
-// TestAcquireOrder holds the order of effects: nothing before the intent is
-// journalled, and the filter before the lease is handed out.
+// TestAcquireOrder holds the order of effects: nothing but a look at the image
+// before the intent is journalled, and the filter before the lease is handed out.
 func TestAcquireOrder(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		h.host.set(func(f *fakeHost) { f.calls = nil })
@@ -160,6 +160,105 @@ func TestAcquireBeforeRecover(t *testing.T) {
 	})
 }
 
+// TestAcquireWithoutSources: a request for what is not there costs no more
+// than its answer.
+func TestAcquireWithoutSources(t *testing.T) {
+	inputs := func(e *envelope.Envelope) { e.Filesystem.Inputs = []envelope.Input{{Name: "in", Digest: testImage}} }
+	tests := []struct {
+		at   string
+		err  error
+		want fault.Code
+	}{
+		{"store.image", fault.New(fault.UnknownImage, "image_digest", "unknown", "import it"), fault.UnknownImage},
+		{"store.image", errors.New("boom"), ""},
+		{"store.inputs", fault.New(fault.UnknownInput, "filesystem.inputs[0]", "unknown", "put it"), fault.UnknownInput},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprint(tt.at, " ", tt.want), func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *harness) {
+				h.host.failAt(tt.at, tt.err)
+				h.room.Store(1) // one write, and the disk is full
+				for range 3 {
+					_, err := h.sup.Acquire(t.Context(), owner, testEnvelope(inputs), "k")
+					if !errors.Is(err, tt.err) || fault.CodeOf(err) != tt.want {
+						t.Errorf("got %v", err)
+					}
+				}
+				if h.full.Load() {
+					t.Error("refused, but written to the journal")
+				}
+				h.room.Store(0)
+				h.empty()
+				h.host.failAt(tt.at, nil)
+				if got, _ := h.acquire("k", inputs); got.Replayed || got.Lease.Fencing != 1 {
+					t.Errorf("next attempt: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestAcquireRate: an owner's attempts are bounded, whatever becomes of them,
+// and another owner's are its own.
+func TestAcquireRate(t *testing.T) {
+	bubbleWith(t, func(c *Config) { c.AcquireRate, c.AcquireBurst = 2, 3 }, func(t *testing.T, h *harness) {
+		bad := testEnvelope(func(e *envelope.Envelope) { e.Resources.MemoryBytes = 1 })
+		try := func(want ...fault.Code) {
+			t.Helper()
+			for _, code := range want {
+				_, err := h.sup.Acquire(t.Context(), owner, bad, "k")
+				wantCode(t, "acquire", err, code)
+			}
+		}
+		const no, full = fault.InvalidEnvelope, fault.HostFull
+		try(no, no, no, full, full)
+		if _, err := h.sup.Acquire(t.Context(), Caller{UID: 1001}, testEnvelope(), "k"); err != nil {
+			t.Error(err)
+		}
+		until(500 * time.Millisecond)
+		try(no, full)
+		until(time.Hour)
+		try(no, no, no, full)
+	})
+}
+
+func TestAcquireRateForgets(t *testing.T) {
+	r, now := newAcquireRate(1, 1), time.Unix(0, 0)
+	for owner := range uint32(10 * mostRated) {
+		if err := r.take(owner, now); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Millisecond)
+	}
+	if n := len(r.full); n > mostRated+1 {
+		t.Errorf("%d owners are remembered", n)
+	}
+}
+
+// TestRefusalLine: what was not checked does not fill the log.
+func TestRefusalLine(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		worst := strings.Repeat("\x01", 1<<16)
+		_, err := h.sup.Acquire(t.Context(), owner, testEnvelope(func(e *envelope.Envelope) {
+			e.Identity.Tenant, e.Identity.RunID = worst, worst
+			e.Artifacts.Allow = slices.Repeat([]string{worst}, 100)
+		}), "k")
+		wantCode(t, "acquire", err, fault.InvalidEnvelope)
+		line := h.log.String()
+		if n := len(line); n > 4*mostLogged*len(`\x01`) {
+			t.Errorf("the line has %d bytes", n)
+		}
+		for _, want := range []string{"lease refused", "code=invalid_envelope", "field=", "findings="} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%q is not in %.300q", want, line)
+			}
+		}
+		if strings.Contains(line, "findings=1 ") {
+			t.Error("joined findings count as one")
+		}
+	})
+}
+
 // TestAcquireUnwinds lets every port call of an Acquire fail in turn.
 func TestAcquireUnwinds(t *testing.T) {
 	boom := errors.New("boom")
@@ -169,8 +268,6 @@ func TestAcquireUnwinds(t *testing.T) {
 		err  error
 		want fault.Code
 	}{
-		{"store.image", fault.New(fault.UnknownImage, "image_digest", "unknown", "import it"), fault.UnknownImage},
-		{"store.image", boom, ""},
 		{"store.attach", fault.New(fault.UnknownInput, "filesystem.inputs[0]", "unknown", "put it"), fault.UnknownInput},
 		{"store.attach", full, fault.DiskFull},
 		{"jailer.make", boom, ""},
@@ -377,6 +474,35 @@ func TestIdempotencyConcurrent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestIdempotencyFirstGivesUp: who waited for an attempt whose caller left is
+// told to try again, and can.
+func TestIdempotencyFirstGivesUp(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		h.host.set(func(f *fakeHost) { f.making = make(chan struct{}) })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errs := make(chan error, 2)
+		for _, ctx := range []context.Context{ctx, t.Context()} {
+			go func() {
+				_, err := h.sup.Acquire(ctx, owner, testEnvelope(), "k")
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		cancel()
+		a, b := <-errs, <-errs
+		if !errors.Is(a, context.Canceled) {
+			a, b = b, a
+		}
+		if !errors.Is(a, context.Canceled) {
+			t.Errorf("first: got %v", a)
+		}
+		wantCode(t, "waiter", b, fault.WrongState)
+		h.host.set(func(f *fakeHost) { f.making = nil })
+		h.acquire("k")
+	})
 }
 
 // TestIdempotencyWaiterGivesUp: a second caller's context is its own.

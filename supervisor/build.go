@@ -14,8 +14,8 @@ import (
 // build makes the sandbox of a journalled lease, step by step. What a step
 // leaves behind when a later one fails is noted on the lease first, and
 // undone by the end that every lease goes through.
-func (s *Supervisor) build(ctx context.Context, l *lease) error {
-	plan, err := s.plan(ctx, l)
+func (s *Supervisor) build(ctx context.Context, l *lease, image jail.Image) error {
+	plan, err := s.plan(ctx, l, image)
 	if err != nil {
 		return err
 	}
@@ -49,16 +49,27 @@ func (s *Supervisor) build(ctx context.Context, l *lease) error {
 	return s.activate(l, j.CgroupID(), readBack.Checks)
 }
 
-// plan opens image and inputs and plans the jail.
-func (s *Supervisor) plan(ctx context.Context, l *lease) (*jail.Plan, error) {
+// sources opens the image and looks for the inputs, which has no effect on
+// the host. It comes before the intent is journalled: asking for what is not
+// there must not make the journal grow.
+func (s *Supervisor) sources(l *lease) (jail.Image, error) {
 	image, err := s.cfg.Store.OpenImage(l.env.ImageDigest)
 	if err != nil {
-		return nil, portFault("open image", l.id, err)
+		return jail.Image{}, portFault("open image", l.id, err)
 	}
 	if image.Digest != l.env.ImageDigest {
-		return nil, fault.New(fault.DigestMismatch, "image_digest",
+		return jail.Image{}, fault.New(fault.DigestMismatch, "image_digest",
 			fmt.Sprintf("the store opened %s for %s", image.Digest, l.env.ImageDigest), "import the image again")
 	}
+	inputs := l.env.Filesystem.Inputs
+	if store, ok := s.cfg.Store.(InputChecker); ok && len(inputs) > 0 {
+		err = store.CheckInputs(l.env.Identity.Tenant, inputs)
+	}
+	return image, portFault("look for inputs", l.id, err)
+}
+
+// plan attaches the inputs and plans the jail.
+func (s *Supervisor) plan(ctx context.Context, l *lease, image jail.Image) (*jail.Plan, error) {
 	l.mu.Lock()
 	l.attached = true
 	l.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// chunkBytes bounds the data of one Output.
-const chunkBytes = 32 << 10
+// chunkBytes bounds the data of one Output. With what a message adds it still
+// fits a pooled buffer of 32 KiB; the next size up is 1 MiB.
+const chunkBytes = 32<<10 - 512
 
 // settle is how long the end of a command waits for news of PID 1's death,
 // when SIGKILL of unknown origin ended it. The two come at the same moment,
@@ -125,7 +126,7 @@ func (s *Supervisor) await(x *command) {
 		end.Detail = joinDetail(end.Detail, "output that the client had not taken was dropped")
 	}
 	if err := x.exec.Close(); err != nil {
-		s.log.Warn("close command", slog.String(keyLease, x.lease.id), slog.String(keyExec, x.id), slog.Any(keyError, err))
+		s.log.Warn("close command", slog.String(keyLease, x.lease.id), slog.String(keyExec, x.id), logError(err))
 	}
 	s.finishCommand(x, end)
 	s.noteFlows(x.lease)
@@ -240,7 +241,7 @@ func (x *command) learn(a act) {
 
 func (s *Supervisor) killed(x *command, err error) {
 	if err != nil {
-		s.log.Warn("kill command", slog.String(keyLease, x.lease.id), slog.String(keyExec, x.id), slog.Any(keyError, err))
+		s.log.Warn("kill command", slog.String(keyLease, x.lease.id), slog.String(keyExec, x.id), logError(err))
 	}
 }
 

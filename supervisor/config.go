@@ -72,16 +72,30 @@ type Config struct {
 	// their lease is alive; default 200 ms. A daemon that dies forgets at
 	// most that much of them.
 	FlushEvery time.Duration
-	// MaxJournalBytes bounds the journal file; 0 is no bound.
-	MaxJournalBytes int
+	// MaxJournalBytes is how big the journal grows before new leases are
+	// refused; default 1 GiB. Those that are there may pass it, each by no
+	// more than its record, so that they can end.
+	MaxJournalBytes int64
+	// AcquireRate is how many leases an owner may ask for in a second, and
+	// AcquireBurst how many at once after a rest; defaults 20 and 200.
+	AcquireRate  int
+	AcquireBurst int
 
 	// Log takes what an operator should see; default nowhere.
 	Log *slog.Logger
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxExecs == 0 {
-		c.MaxExecs = 64
+	for _, n := range []struct {
+		field *int
+		value int
+	}{{&c.MaxExecs, 64}, {&c.AcquireRate, 20}, {&c.AcquireBurst, 200}} {
+		if *n.field == 0 {
+			*n.field = n.value
+		}
+	}
+	if c.MaxJournalBytes == 0 {
+		c.MaxJournalBytes = 1 << 30
 	}
 	for _, d := range []struct {
 		field *time.Duration
@@ -131,7 +145,8 @@ func (c Config) check() error {
 		{c.CloseTimeout > 0 && c.DrainGrace > 0, "CloseTimeout or DrainGrace is negative"},
 		{c.RetryFirst > 0 && c.RetryMost >= c.RetryFirst, "RetryFirst and RetryMost are no bounds"},
 		{c.FlushEvery > 0, "FlushEvery is negative"},
-		{c.MaxJournalBytes >= 0, "MaxJournalBytes is negative"},
+		{c.MaxJournalBytes > 0, "MaxJournalBytes is negative"},
+		{c.AcquireRate > 0 && c.AcquireBurst > 0, "AcquireRate or AcquireBurst is negative"},
 	} {
 		if !rule.ok {
 			errs = append(errs, errors.New(rule.why))
@@ -145,17 +160,19 @@ func (c Config) check() error {
 
 // Keys of log attributes.
 const (
-	keyLease   = "lease"
-	keyTenant  = "tenant"
-	keyRun     = "run"
-	keyOwner   = "owner_uid"
-	keyExec    = "exec"
-	keyState   = "state"
-	keyCause   = "cause"
-	keyDetail  = "detail"
-	keyCode    = "code"
-	keyPath    = "path"
-	keyAttempt = "attempt"
-	keyLeft    = "leftovers"
-	keyError   = "error"
+	keyLease    = "lease"
+	keyTenant   = "tenant"
+	keyRun      = "run"
+	keyOwner    = "owner_uid"
+	keyExec     = "exec"
+	keyState    = "state"
+	keyCause    = "cause"
+	keyDetail   = "detail"
+	keyCode     = "code"
+	keyField    = "field"
+	keyFindings = "findings"
+	keyPath     = "path"
+	keyAttempt  = "attempt"
+	keyLeft     = "leftovers"
+	keyError    = "error"
 )

@@ -26,7 +26,7 @@ func TestRealDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	bubbleWith(t, func(c *Config) { c.StateDir = dir; c.IDRanges = 1000 }, func(t *testing.T, h *harness) {
+	bubbleWith(t, func(c *Config) { c.StateDir = dir; c.IDRanges, c.AcquireBurst = 1000, 1000 }, func(t *testing.T, h *harness) {
 		h.admit.most = 1000
 		filler := filepath.Join(dir, "filler")
 		if err := os.WriteFile(filler, make([]byte, 4<<20-256<<10), 0o600); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"cordon/internal/fault"
@@ -57,11 +58,11 @@ func (s *Supervisor) finish(ctx context.Context, l *lease) {
 		j.State, j.End, j.EndedAt = Draining, e.End, e.EndedAt.UTC()
 	})
 	if err != nil {
-		s.log.Error("journal end of lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Error("journal end of lease", slog.String(keyLease, l.id), logError(err))
 	}
 	s.drain(ctx, l)
 	if err := l.move(Closing); err != nil {
-		s.log.Error("end lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Error("end lease", slog.String(keyLease, l.id), logError(err))
 	}
 	s.tearDown(ctx, l)
 	l.waitCommands(ctx)
@@ -79,7 +80,7 @@ func (s *Supervisor) drain(ctx context.Context, l *lease) {
 	// need it, so that a failure, or a thaw by an export that is just ending,
 	// costs nothing.
 	if err := j.Freeze(ctx); err != nil {
-		s.log.Warn("freeze lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Warn("freeze lease", slog.String(keyLease, l.id), logError(err))
 	}
 	e := l.snapshot()
 	commands := l.running()
@@ -165,7 +166,7 @@ func (s *Supervisor) tearDown(ctx context.Context, l *lease) {
 	l.mu.Unlock()
 	if !c.Clean {
 		s.log.Error("lease is not clean", slog.String(keyLease, l.id), slog.Int64(keyAttempt, attempt),
-			slog.Any(keyLeft, leftovers(items)), slog.Any(keyError, err))
+			logText(keyLeft, leftovers(items)), logError(err))
 	}
 }
 
@@ -265,12 +266,12 @@ func listed(kind, looked, id string, ids []string) []jail.CleanupItem {
 	return []jail.CleanupItem{item}
 }
 
-func leftovers(items []jail.CleanupItem) []string {
+func leftovers(items []jail.CleanupItem) string {
 	var out []string
 	for _, it := range items {
 		for _, left := range it.Leftovers {
 			out = append(out, it.Kind+": "+left)
 		}
 	}
-	return out
+	return strings.Join(out, ", ")
 }

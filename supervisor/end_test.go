@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"cordon/internal/fault"
+	"cordon/jail"
 	"cordon/supervisor/envelope"
 )
 
@@ -410,6 +411,65 @@ func TestCloseEndsAllLeases(t *testing.T) {
 
 // TestPanicEndsRun: a panic in a goroutine of the package is an error of Run,
 // not the end of the process before anything can be undone.
+// gatedStore opens images when it is let.
+type gatedStore struct {
+	fakeStore
+	gate chan struct{}
+}
+
+func (g gatedStore) OpenImage(digest string) (jail.Image, error) {
+	<-g.gate
+	return g.fakeStore.OpenImage(digest)
+}
+
+// TestCloseBeforeTheIntent: an attempt that fails before it is journalled
+// leaves nothing to end.
+func TestCloseBeforeTheIntent(t *testing.T) {
+	var gate chan struct{}
+	open := func(c *Config) {
+		gate = make(chan struct{})
+		c.Store = gatedStore{c.Store.(fakeStore), gate} //nolint:forcetypeassert // the harness put it there
+	}
+	bubbleWith(t, open, func(t *testing.T, h *harness) {
+		h.host.failAt("store.image", errors.New("boom"))
+		acquired, closed := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := h.sup.Acquire(t.Context(), owner, testEnvelope(), "k")
+			acquired <- err
+		}()
+		synctest.Wait()
+		go func() { closed <- h.sup.Close(t.Context()) }()
+		synctest.Wait()
+		close(gate)
+		if err := <-acquired; err == nil {
+			t.Error("acquired")
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if n := h.sup.Count(); n != 0 || strings.Contains(h.log.String(), "level=ERROR") {
+			t.Errorf("%d leases, log:\n%s", n, h.log)
+		}
+	})
+}
+
+// TestOutputOfACommandWithoutAnEnd: a record that is made while a command
+// still talks says what it has said.
+func TestOutputOfACommandWithoutAnEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		_, ref := h.acquire("k")
+		h.exec(ref, ExecRequest{Argv: []string{"yes", "1048576"}}) // nobody reads it
+		synctest.Wait()
+		at, _ := h.sup.lookUp(ref.ID)
+		at.live.mu.Lock()
+		defer at.live.mu.Unlock()
+		x := at.live.execsLocked()[0]
+		if x.Usage.OutputBytes == 0 || x.Usage.OutputBytes != at.live.output.Load() || x.End.Cause != "infrastructure" {
+			t.Errorf("record has %+v, %d bytes were read", x, at.live.output.Load())
+		}
+	})
+}
+
 func TestPanicEndsRun(t *testing.T) {
 	bubble(t, func(t *testing.T, h *harness) {
 		h.sup.spawn(func() { panic("boom") })

@@ -54,7 +54,7 @@ func (s *Supervisor) thaw(l *lease, j Jail) error {
 		return nil
 	}
 	if err := j.Thaw(); err != nil {
-		s.log.Error("thaw lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Error("thaw lease", slog.String(keyLease, l.id), logError(err))
 		return portFault("thaw", l.id, err)
 	}
 	return nil
@@ -75,19 +75,12 @@ func (s *Supervisor) exportFrozen(ctx context.Context, l *lease, j Jail, path st
 		return Exported{}, err
 	}
 	defer l.endOpen(f)
-	if err := s.noteNow(l, place, l.exportAt(place)); err != nil {
+	w := &exportWriter{s: s, l: l, place: place, size: info.Size()}
+	if err := w.tell(0); err != nil {
 		return Exported{}, err
 	}
-	to, err := begin(info.Size())
-	if err != nil {
-		return Exported{}, fmt.Errorf("export %s: %w", path, err)
-	}
-	count := &countingWriter{to: to}
-	n, digest, err := s.cfg.CopyArtifact(ctx, f, l.env.Resources.DiskBytes, count)
-	if err == nil && n != count.n {
-		err = fmt.Errorf("%d bytes were written, %d copied", count.n, n)
-	}
-	x, recorded := l.setExport(place, count.n, digest, err == nil)
+	n, digest, err := w.copy(ctx, f, begin)
+	x, recorded := l.setExport(place, digest, err == nil)
 	if !recorded {
 		return Exported{}, errors.Join(err, errEnded)
 	}
@@ -95,7 +88,7 @@ func (s *Supervisor) exportFrozen(ctx context.Context, l *lease, j Jail, path st
 		return Exported{}, errors.Join(portFault("export "+path, l.id, err), noteErr)
 	}
 	l.events.add(eventExported, map[string]string{"path": path, "digest": digest, "bytes": fmt.Sprint(n)})
-	s.log.Info("artifact exported", slog.String(keyLease, l.id), slog.String(keyPath, path))
+	s.log.Info("artifact exported", slog.String(keyLease, l.id), logText(keyPath, path))
 	return Exported{Path: path, Size: n, Digest: digest}, nil
 }
 
@@ -141,29 +134,80 @@ func (l *lease) exportAt(place int) evidence.Export {
 	return l.exports[place]
 }
 
+// leave counts an export's bytes up to n as gone, unless the end of the lease
+// has begun: then nothing more may leave, because nobody would count it.
+func (l *lease) leave(place int, n int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.entry.State != Active {
+		return errEnded
+	}
+	l.exports[place].Bytes = n
+	return nil
+}
+
 // setExport says what became of an export, unless the record is made.
-func (l *lease) setExport(place int, n int64, digest string, complete bool) (evidence.Export, bool) {
+func (l *lease) setExport(place int, digest string, complete bool) (evidence.Export, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sealed {
 		return evidence.Export{}, false
 	}
 	x := &l.exports[place]
-	x.Bytes = n
 	if complete {
 		x.Complete, x.Digest = true, digest
 	}
 	return *x, true
 }
 
-// countingWriter knows how much left, whatever the copy says.
-type countingWriter struct {
-	to io.Writer
-	n  int64
+// exportStep is how far ahead of the bytes the journal is told of them.
+const exportStep = 4 << 20
+
+// exportWriter hands an artifact's bytes out. The lease counts them before
+// they leave, and the journal before that: whenever the record is made, and
+// by whom, it says no less than what left.
+type exportWriter struct {
+	s     *Supervisor
+	l     *lease
+	place int
+	size  int64 // of the file
+	to    io.Writer
+	n     int64 // bytes that were handed out
+	told  int64 // bytes that the journal knows of
 }
 
-func (w *countingWriter) Write(p []byte) (int, error) {
-	n, err := w.to.Write(p)
-	w.n += int64(n)
-	return n, err
+func (w *exportWriter) copy(ctx context.Context, f *os.File, begin func(int64) (io.Writer, error)) (n int64, digest string, err error) {
+	if w.to, err = begin(w.size); err != nil {
+		return 0, "", err
+	}
+	n, digest, err = w.s.cfg.CopyArtifact(ctx, f, w.l.env.Resources.DiskBytes, w)
+	if err == nil && n != w.n {
+		err = fmt.Errorf("%d bytes were written, %d copied", w.n, n)
+	}
+	return n, digest, err
+}
+
+func (w *exportWriter) Write(p []byte) (int, error) {
+	after := w.n + int64(len(p))
+	if after > w.told {
+		if err := w.tell(after); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.l.leave(w.place, after); err != nil {
+		return 0, err
+	}
+	w.n = after
+	return w.to.Write(p)
+}
+
+// tell journals that n bytes, and a step more, may have left.
+func (w *exportWriter) tell(n int64) error {
+	x := w.l.exportAt(w.place)
+	x.Bytes = max(n, min(n+exportStep, w.size))
+	if err := w.s.noteNow(w.l, w.place, x); err != nil {
+		return err
+	}
+	w.told = x.Bytes
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -82,7 +83,7 @@ func TestExportBreaksOff(t *testing.T) {
 		{name: "freeze", at: "jail.freeze", to: io.Discard},
 		{name: "open", at: "jail.open", to: io.Discard},
 		{name: "begin", begin: boom, lists: 1},
-		{name: "client", to: &failingWriter{after: 3}, bytes: 3, lists: 1},
+		{name: "client", to: &failingWriter{after: 3}, bytes: 7, lists: 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -151,6 +152,90 @@ func TestExportDoesNotHoldUpTheEnd(t *testing.T) {
 		}
 		close(w.free)
 		wantCode(t, "export", <-done, fault.WrongState)
+	})
+}
+
+// slowWriter takes some bytes, tells of it, and waits before it takes more.
+type slowWriter struct {
+	after int
+	stuckWriter
+	taken int
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	w.taken += len(p)
+	if before := w.taken - len(p); before < w.after && w.taken >= w.after {
+		return w.stuckWriter.Write(p)
+	}
+	return len(p), nil
+}
+
+// TestExportIsCountedAsItLeaves: a record that is made while a copy runs says
+// no less than what left, and nothing leaves after it.
+func TestExportIsCountedAsItLeaves(t *testing.T) {
+	const size, after, writes = 10 << 20, 7 << 20, 1000
+	for _, crash := range []bool{false, true} {
+		t.Run(fmt.Sprint("crash ", crash), func(t *testing.T) {
+			bubble(t, func(t *testing.T, h *harness) {
+				_, ref := h.acquire("k")
+				h.artifact(strings.Repeat("x", size))
+				w := &slowWriter{after: after, stuckWriter: stuckWriter{stuck: make(chan struct{}), free: make(chan struct{})}}
+				h.room.Store(writes)
+				done := make(chan error, 1)
+				go func() {
+					_, err := h.export(ref, "result.json", w)
+					done <- err
+				}()
+				<-w.stuck
+				if n := writes - h.room.Load(); n > 4 {
+					t.Errorf("the journal was written %d times for %d bytes", n, after)
+				}
+				h.room.Store(0)
+				var report evidence.Report
+				most := int64(after + 64<<10)
+				if crash {
+					h.crash()
+					h.start()
+					report, most = h.record(ref.ID), after+exportStep
+				} else {
+					report = h.release(ref)
+				}
+				x := report.Record.Exports[0]
+				if x.Complete || x.Bytes < after || x.Bytes > most {
+					t.Errorf("record has %+v", x)
+				}
+				if want := fmt.Sprintf("at most %d bytes of", x.Bytes); !strings.Contains(report.String(), want) {
+					t.Errorf("%q is not in:\n%s", want, report)
+				}
+				close(w.free)
+				if err := <-done; err == nil {
+					t.Error("an export that the record calls broken off has no error")
+				}
+				if int64(w.taken) > x.Bytes {
+					t.Errorf("%d bytes left, the record says at most %d", w.taken, x.Bytes)
+				}
+			})
+		})
+	}
+}
+
+// TestExportJournalFullOnTheWay: what the journal cannot be told of stays.
+func TestExportJournalFullOnTheWay(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		_, ref := h.acquire("k")
+		h.artifact(strings.Repeat("x", 2*exportStep))
+		h.room.Store(1)
+		var out bytes.Buffer
+		_, err := h.export(ref, "result.json", &out)
+		wantCode(t, "export", err, fault.DiskFull)
+		if out.Len() > exportStep {
+			t.Errorf("%d bytes left", out.Len())
+		}
+		h.room.Store(0)
+		h.full.Store(false)
+		if x := h.release(ref).Record.Exports[0]; x.Complete || x.Bytes != int64(out.Len()) {
+			t.Errorf("record has %+v, %d bytes left", x, out.Len())
+		}
 	})
 }
 
@@ -230,6 +315,35 @@ func TestExportFileIsClosed(t *testing.T) {
 		}
 		if _, err := opened.Stat(); !errors.Is(err, os.ErrClosed) {
 			t.Errorf("stat: got %v", err)
+		}
+	})
+}
+
+// TestExportHandsOutNothingAfterTheEnd: not even what was read before it.
+func TestExportHandsOutNothingAfterTheEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		_, ref := h.acquire("k")
+		h.artifact("ab")
+		wrote, ended := make(chan struct{}), make(chan struct{})
+		h.sup.cfg.CopyArtifact = func(_ context.Context, _ *os.File, _ int64, w io.Writer) (int64, string, error) {
+			_, _ = w.Write([]byte("a"))
+			close(wrote)
+			<-ended
+			n, err := w.Write([]byte("b"))
+			return int64(n), "", err
+		}
+		var out bytes.Buffer
+		done := make(chan error, 1)
+		go func() {
+			_, err := h.export(ref, "result.json", &out)
+			done <- err
+		}()
+		<-wrote
+		x := h.release(ref).Record.Exports[0]
+		close(ended)
+		wantCode(t, "export", <-done, fault.WrongState)
+		if out.String() != "a" || x.Bytes != 1 {
+			t.Errorf("%q left, the record has %+v", out.String(), x)
 		}
 	})
 }

@@ -488,7 +488,10 @@ func (f fakeEgress) Forget(group uint64) (Flows, error) {
 
 type fakeStore struct{ *fakeHost }
 
-var _ Store = fakeStore{}
+var (
+	_ Store        = fakeStore{}
+	_ InputChecker = fakeStore{}
+)
 
 func (f fakeStore) OpenImage(digest string) (jail.Image, error) {
 	if err := f.call("store.image"); err != nil {
@@ -496,6 +499,8 @@ func (f fakeStore) OpenImage(digest string) (jail.Image, error) {
 	}
 	return jail.Image{Digest: digest, Path: "/images/" + digest}, nil
 }
+
+func (f fakeStore) CheckInputs(string, []envelope.Input) error { return f.call("store.inputs") }
 
 func (f fakeStore) Attach(_ context.Context, id, _ string, in []envelope.Input) (string, error) {
 	if err := f.call("store.attach"); err != nil {

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -9,8 +10,8 @@ import (
 	"cordon/supervisor/evidence"
 )
 
-// mostListedLeases bounds List.
-const mostListedLeases = 1000
+// mostListedLeases bounds List: each one costs reading a whole entry.
+const mostListedLeases = 200
 
 // Ref names a lease and proves the right to use it.
 type Ref struct {
@@ -128,14 +129,23 @@ func (s *Supervisor) Get(_ context.Context, caller Caller, ref Ref) (LeaseInfo, 
 	return info, nil
 }
 
-// List returns the caller's own leases, newest first, at most a thousand.
-func (s *Supervisor) List(_ context.Context, caller Caller) ([]LeaseInfo, error) {
-	entries, err := s.journal.byOwner(caller.UID, mostListedLeases)
+// List returns the caller's own leases, newest first, at most two hundred. It
+// holds one entry of the journal at a time: an entry may be large, what List
+// says of it is not.
+func (s *Supervisor) List(ctx context.Context, caller Caller) ([]LeaseInfo, error) {
+	owned, err := s.journal.ownedBy(caller.UID, mostListedLeases)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]LeaseInfo, 0, len(entries))
-	for _, e := range entries {
+	out := make([]LeaseInfo, 0, len(owned))
+	for _, fencing := range owned {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("list leases: %w", err)
+		}
+		e, err := s.journal.byFencing(fencing)
+		if err != nil {
+			return nil, err
+		}
 		s.mu.Lock()
 		l := s.leases[e.ID]
 		s.mu.Unlock()

@@ -1,6 +1,9 @@
 package supervisor
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -129,6 +132,33 @@ func TestList(t *testing.T) {
 		}
 		if got := listed(0); got != nil {
 			t.Errorf("root has %v", got)
+		}
+	})
+}
+
+// TestListIsBounded: the newest leases only, and none for a caller who has
+// left.
+func TestListIsBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, h *harness) {
+		var ids []string
+		for range mostListedLeases + 2 {
+			e := entry{ID: fmt.Sprint("l-", len(ids)), OwnerUID: 1000, Key: fmt.Sprint(len(ids)), State: Requested}
+			if err := h.sup.journal.request(&e); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, e.ID)
+		}
+		list, err := h.sup.List(t.Context(), Caller{UID: 1000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) != mostListedLeases || list[0].ID != ids[len(ids)-1] {
+			t.Errorf("%d leases from %s on, want the %d newest", len(list), list[0].ID, mostListedLeases)
+		}
+		left, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := h.sup.List(left, Caller{UID: 1000}); !errors.Is(err, context.Canceled) {
+			t.Errorf("for a caller who has left: %v, want cancelled", err)
 		}
 	})
 }

@@ -34,6 +34,7 @@ type journal struct {
 	commit func(func(*bolt.Tx) error) error // db.Update; a full disk in tests
 	key    ed25519.PrivateKey
 	hostID string
+	most   int64 // bytes, before new leases are refused; 0: no bound
 }
 
 // The buckets. Numbers in keys are big-endian, so that order is age.
@@ -120,6 +121,9 @@ func (j *journal) request(e *entry) error {
 			}
 			return &keyTakenError{entry: old}
 		}
+		if err := j.checkRoom(tx); err != nil {
+			return err
+		}
 		leases := tx.Bucket([]byte(bucketLeases))
 		n, err := leases.NextSequence()
 		if err != nil {
@@ -134,6 +138,18 @@ func (j *journal) request(e *entry) error {
 			tx.Bucket([]byte(bucketOwners)).Put(ownerKey(e.OwnerUID, n), present),
 		)
 	})
+}
+
+// checkRoom refuses another lease when the journal is as big as it may grow.
+// Only leases are refused: those that are there must be able to end.
+func (j *journal) checkRoom(tx *bolt.Tx) error {
+	stats := j.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * int64(j.db.Info().PageSize)
+	if used := tx.Size() - free; j.most > 0 && used >= j.most {
+		return fault.New(fault.DiskFull, "journal", fmt.Sprintf("has %d bytes, new leases are refused from %d on", used, j.most),
+			"move the journal away to start a new chain, once no lease is left")
+	}
+	return nil
 }
 
 // change journals a change of an open lease.

@@ -28,13 +28,12 @@ const (
 
 // openJournal opens or makes the journal file. The file's lock, which lasts
 // as long as the file is open, is what keeps a second daemon out.
-func openJournal(path string, key ed25519.PrivateKey, maxBytes int) (*journal, error) {
-	j := &journal{key: key}
+func openJournal(path string, key ed25519.PrivateKey, most int64) (*journal, error) {
+	j := &journal{key: key, most: most}
 	err := guard(func() error {
 		db, err := bolt.Open(path, 0o600, &bolt.Options{
 			Timeout:      time.Nanosecond, // one attempt at the lock
 			FreelistType: bolt.FreelistMapType,
-			MaxSize:      maxBytes,
 		})
 		j.db = db
 		return err
@@ -193,8 +192,7 @@ func guard(fn func() error) (err error) {
 	return fn()
 }
 
-// isDiskFull reports that the file system, the quota or the configured bound
-// left no room.
+// isDiskFull reports that the file system or the quota left no room.
 func isDiskFull(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, berrors.ErrMaxSizeReached)
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

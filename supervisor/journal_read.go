@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 
@@ -23,8 +24,17 @@ func (j *journal) byID(id string) (e entry, found bool, err error) {
 	return e, found, err
 }
 
-// byOwner is at most limit of an owner's leases, newest first.
-func (j *journal) byOwner(uid uint32, limit int) (out []entry, err error) {
+// byFencing is a lease of the journal by its number.
+func (j *journal) byFencing(fencing uint64) (e entry, err error) {
+	err = j.view("read lease", func(tx *bolt.Tx) error {
+		e, err = getEntry(tx, be64(fencing))
+		return err
+	})
+	return e, err
+}
+
+// ownedBy is the numbers of at most limit of an owner's leases, newest first.
+func (j *journal) ownedBy(uid uint32, limit int) (out []uint64, err error) {
 	err = j.view("list leases", func(tx *bolt.Tx) error {
 		prefix := ownerKey(uid, 0)[:4]
 		c := tx.Bucket([]byte(bucketOwners)).Cursor()
@@ -36,11 +46,10 @@ func (j *journal) byOwner(uid uint32, limit int) (out []entry, err error) {
 			k, _ = c.Prev()
 		}
 		for ; hasPrefix(k, prefix) && len(out) < limit; k, _ = c.Prev() {
-			e, err := getEntry(tx, k[4:])
-			if err != nil {
-				return err
+			if len(k) != len(prefix)+8 {
+				return fmt.Errorf("owner key %x has a wrong length", k)
 			}
-			out = append(out, e)
+			out = append(out, binary.BigEndian.Uint64(k[len(prefix):]))
 		}
 		return nil
 	})

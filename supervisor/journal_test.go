@@ -27,7 +27,7 @@ func testJournal(t *testing.T, dir string) *journal {
 	return j
 }
 
-func openTestJournal(dir string, most int) (*journal, error) {
+func openTestJournal(dir string, most int64) (*journal, error) {
 	key, err := evidence.LoadOrCreateKey(dir)
 	if err != nil {
 		return nil, err
@@ -250,6 +250,13 @@ func TestJournalFull(t *testing.T) {
 	if n < 10 {
 		t.Fatalf("only %d leases fitted", n)
 	}
+	// What is there can go on, as far past the bound as it needs.
+	for range 100 {
+		err := j.change(last.Fencing, func(e *entry) { e.PlanDigest += strings.Repeat("x", 4<<10) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := j.close(); err != nil {
 		t.Fatal(err)
 	}
@@ -347,6 +354,8 @@ func TestNewChecksConfig(t *testing.T) {
 		"negative timeout":       func(c *Config) { c.CloseTimeout = -1 },
 		"retries the wrong way":  func(c *Config) { c.RetryFirst = c.RetryMost + 1<<40 },
 		"negative bound":         func(c *Config) { c.MaxJournalBytes = -1 },
+		"negative rate":          func(c *Config) { c.AcquireRate = -1 },
+		"negative burst":         func(c *Config) { c.AcquireBurst = -1 },
 	} {
 		bad := good
 		change(&bad)

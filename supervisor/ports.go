@@ -103,3 +103,9 @@ type Store interface {
 	// Attached lists the leases that have inputs attached.
 	Attached() ([]string, error)
 }
+
+// InputChecker is a Store that can tell cheaply, and without an effect, that
+// inputs are there. Attach verifies them all the same.
+type InputChecker interface {
+	CheckInputs(tenant string, in []envelope.Input) error
+}

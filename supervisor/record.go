@@ -97,9 +97,15 @@ func (l *lease) usageLocked() evidence.Usage {
 	return recordUsage(u, 0)
 }
 
-// execsLocked lists the commands; one that has no end by now never will.
+// execsLocked lists the commands; one that has no end by now never will, but
+// what it said has been read, and may have left.
 func (l *lease) execsLocked() []evidence.Exec {
 	out := append([]evidence.Exec{}, l.execs...)
+	for _, x := range l.commands {
+		if x.place >= 0 {
+			out[x.place].Usage.OutputBytes = x.outputBytes()
+		}
+	}
 	for i := range out {
 		if out[i].End.Cause == "" {
 			out[i].End = recordEnd(End{Cause: CauseInfrastructure, Detail: "nobody saw the end; " + actOf(l.entry.End).cause.String()})

@@ -110,14 +110,14 @@ func (s *Supervisor) sweepStrays(ctx context.Context) error {
 			continue // quarantined: its keeper tries again
 		}
 		report, err := s.cfg.Jailer.Sweep(ctx, id)
-		s.log.Error("sweep stray", slog.String(keyLease, id), slog.Any(keyLeft, leftovers(report.Items)), slog.Any(keyError, err))
+		s.log.Error("sweep stray", slog.String(keyLease, id), logText(keyLeft, leftovers(report.Items)), logError(err))
 	}
 	for _, id := range attached {
 		if s.knows(id) {
 			continue
 		}
 		err := s.cfg.Store.Detach(id)
-		s.log.Error("detach stray inputs", slog.String(keyLease, id), slog.Bool("traces", slices.Contains(strays, id)), slog.Any(keyError, err))
+		s.log.Error("detach stray inputs", slog.String(keyLease, id), slog.Bool("traces", slices.Contains(strays, id)), logError(err))
 	}
 	return nil
 }

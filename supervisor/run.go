@@ -96,7 +96,7 @@ func (s *Supervisor) tend(ctx context.Context) error {
 			return err
 		case <-flush.C:
 			if err := s.flush(); err != nil {
-				s.log.Error("journal commands", slog.Any(keyError, err))
+				s.log.Error("journal commands", logError(err))
 			}
 		case <-flows.C:
 			s.noteAllFlows()
@@ -106,7 +106,7 @@ func (s *Supervisor) tend(ctx context.Context) error {
 
 // keep watches over one lease until it is closed.
 func (s *Supervisor) keep(ctx context.Context, l *lease) {
-	if !l.waitReady(ctx) {
+	if !l.waitReady(ctx) || !s.knows(l.id) {
 		return
 	}
 	if !s.keepAlive(ctx, l) {
@@ -208,7 +208,7 @@ func (s *Supervisor) noteFlows(l *lease) {
 	}
 	flows, err := s.cfg.Egress.Flows(e.CgroupID)
 	if err != nil {
-		s.log.Warn("read network attempts", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Warn("read network attempts", slog.String(keyLease, l.id), logError(err))
 		return
 	}
 	l.mu.Lock()

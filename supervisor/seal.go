@@ -38,9 +38,9 @@ func (s *Supervisor) seal(l *lease) {
 	}
 	l.mu.Unlock()
 	s.log.Info("lease ended", slog.String(keyLease, l.id), slog.String(keyState, next.String()),
-		slog.String(keyCause, e.End.Cause.String()), slog.String(keyDetail, e.End.Detail))
+		slog.String(keyCause, e.End.Cause.String()), logText(keyDetail, e.End.Detail))
 	if err != nil {
-		s.log.Error("end lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+		s.log.Error("end lease", slog.String(keyLease, l.id), logError(err))
 	}
 	if next == Closed {
 		l.events.close()
@@ -50,7 +50,7 @@ func (s *Supervisor) seal(l *lease) {
 
 // unsealed keeps a lease whose record could not be stored.
 func (s *Supervisor) unsealed(l *lease, err error) {
-	s.log.Error("journal record of lease", slog.String(keyLease, l.id), slog.Any(keyError, err))
+	s.log.Error("journal record of lease", slog.String(keyLease, l.id), logError(err))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sealErr = err

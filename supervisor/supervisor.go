@@ -50,6 +50,7 @@ type Supervisor struct {
 	key      ed25519.PrivateKey
 	features jail.Features
 	journal  *journal
+	rate     *acquireRate
 
 	// tasks are all goroutines of the package; panics end Run.
 	tasks  sync.WaitGroup
@@ -93,6 +94,7 @@ func New(cfg Config) (*Supervisor, error) {
 		key:      key,
 		features: cfg.Jailer.Features(),
 		journal:  j,
+		rate:     newAcquireRate(cfg.AcquireRate, cfg.AcquireBurst),
 		failed:   make(chan error, 1),
 		leases:   make(map[string]*lease),
 		keys:     make(map[keyID]*lease),
@@ -140,7 +142,7 @@ func (s *Supervisor) Close(ctx context.Context) error {
 			// An Acquire under way unwinds by itself when its lease's context
 			// ends.
 			l.cancel(errStopping)
-			if l.waitReady(ctx) {
+			if l.waitReady(ctx) && s.knows(l.id) {
 				_ = s.end(ctx, l, stop) // only ctx's own, which waitTasks returns
 			}
 		})

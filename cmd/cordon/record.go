@@ -157,7 +157,7 @@ func exportTexts(exports []evidence.Export) []string {
 	var out []string
 	for _, e := range exports {
 		if !e.Complete {
-			out = append(out, fmt.Sprintf("%s: a part, %s, broken off", e.Path, formatBytes(e.Bytes)))
+			out = append(out, fmt.Sprintf("%s: at most %s, broken off", e.Path, formatBytes(e.Bytes)))
 			continue
 		}
 		out = append(out, fmt.Sprintf("%s, %s, scan %s", e.Path, formatBytes(e.Bytes), e.Scan), e.Digest)

@@ -171,8 +171,8 @@ type End struct {
 type Export struct {
 	Path     string    `json:"path"`
 	Complete bool      `json:"complete"` // false: the stream broke off
-	Bytes    int64     `json:"bytes"`
-	Digest   string    `json:"digest"` // empty when not complete
+	Bytes    int64     `json:"bytes"`    // at most, when not complete
+	Digest   string    `json:"digest"`   // empty when not complete
 	Scan     string    `json:"scan"`
 	At       time.Time `json:"at"`
 }

@@ -95,7 +95,7 @@ func leftStatements(rec Record) []string {
 
 func exportText(e Export) string {
 	if !e.Complete {
-		return fmt.Sprintf("left the sandbox: a part of %q, %d bytes, broken off", e.Path, e.Bytes)
+		return fmt.Sprintf("left the sandbox: at most %d bytes of %q, broken off", e.Bytes, e.Path)
 	}
 	return fmt.Sprintf("left the sandbox: %q, %d bytes, %s, scan %q", e.Path, e.Bytes, quoted(e.Digest), e.Scan)
 }
