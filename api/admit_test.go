@@ -64,7 +64,7 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 				return handler(ctx)
 			})
 		}, codes.OK},
-		{"the stream before the handler", func(ch *chain, ctx context.Context, end func(), handler func(context.Context) error) error {
+		{"the stream before the handler", func(ch *chain, ctx context.Context, end func(), _ func(context.Context) error) error {
 			end()
 			synctest.Wait()
 			return ch.run(ctx, method, func(context.Context) error {
@@ -76,7 +76,7 @@ func TestPlaceIsGivenBackOnce(t *testing.T) {
 			defer end()
 			return ch.run(ctx, method, func(context.Context) error { panic("boom") })
 		}, codes.Internal},
-		{"no message", func(ch *chain, ctx context.Context, end func(), _ func(context.Context) error) error {
+		{"no message", func(_ *chain, ctx context.Context, end func(), _ func(context.Context) error) error {
 			<-ctx.Done() // as grpc's receive does
 			end()
 			return status.FromContextError(ctx.Err()).Err()

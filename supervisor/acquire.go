@@ -40,14 +40,14 @@ type keyID struct {
 // error, nothing of the attempt is left, or the lease is quarantined.
 func (s *Supervisor) Acquire(ctx context.Context, caller Caller, env envelope.Envelope, key string) (Acquired, error) {
 	if err := s.rate.take(caller.UID, time.Now()); err != nil {
-		return Acquired{}, s.refused(caller, env, err)
+		return Acquired{}, s.refused(ctx, caller, env, err)
 	}
 	env, digest, err := s.checkEnvelope(env)
 	if err == nil {
 		err = checkKey(key)
 	}
 	if err != nil {
-		return Acquired{}, s.refused(caller, env, err)
+		return Acquired{}, s.refused(ctx, caller, env, err)
 	}
 	secret := randomHex(16)
 	l, mine, err := s.reserve(caller, env, entry{
@@ -55,13 +55,13 @@ func (s *Supervisor) Acquire(ctx context.Context, caller Caller, env envelope.En
 		SecretHash: hashSecret(secret),
 	})
 	if err != nil {
-		return Acquired{}, s.refused(caller, env, err)
+		return Acquired{}, s.refused(ctx, caller, env, err)
 	}
 	if !mine {
 		return s.replay(ctx, l, digest)
 	}
 	if err := s.make(ctx, l); err != nil {
-		return Acquired{}, s.refused(caller, env, err)
+		return Acquired{}, s.refused(ctx, caller, env, err)
 	}
 	got := l.acquired()
 	got.Secret = secret
@@ -73,12 +73,12 @@ func (s *Supervisor) Acquire(ctx context.Context, caller Caller, env envelope.En
 
 // refused leaves the one line that every refusal leaves. Nothing of env may
 // have been checked.
-func (s *Supervisor) refused(caller Caller, env envelope.Envelope, err error) error {
+func (s *Supervisor) refused(ctx context.Context, caller Caller, env envelope.Envelope, err error) error {
 	attrs := append([]slog.Attr{
 		logText(keyTenant, env.Identity.Tenant), logText(keyRun, env.Identity.RunID),
 		slog.Uint64(keyOwner, uint64(caller.UID)),
 	}, logRefusal(err)...)
-	s.log.LogAttrs(context.Background(), slog.LevelInfo, "lease refused", attrs...)
+	s.log.LogAttrs(ctx, slog.LevelInfo, "lease refused", attrs...)
 	return err
 }
 

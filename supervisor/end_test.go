@@ -428,7 +428,7 @@ func TestCloseBeforeTheIntent(t *testing.T) {
 	var gate chan struct{}
 	open := func(c *Config) {
 		gate = make(chan struct{})
-		c.Store = gatedStore{c.Store.(fakeStore), gate} //nolint:forcetypeassert // the harness put it there
+		c.Store = gatedStore{c.Store.(fakeStore), gate}
 	}
 	bubbleWith(t, open, func(t *testing.T, h *harness) {
 		h.host.failAt("store.image", errors.New("boom"))

@@ -33,7 +33,7 @@ func logRefusal(err error) []slog.Attr {
 
 // countFindings counts the faults that were joined; any other error is one.
 func countFindings(err error) int {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // what a finding wraps is not another one
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
 		return 1
 	}
