@@ -187,6 +187,9 @@ func become(s *Setup) (string, error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return "", step("no_new_privs", err)
 	}
+	if err := defaultSignals(); err != nil {
+		return "", step("signals", err)
+	}
 	return file, step("seccomp", installFilter(s.Filter))
 }
 

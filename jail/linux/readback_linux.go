@@ -260,6 +260,8 @@ func (j *Jail) readExec(pid int, execID string) ([]jail.Check, error) {
 		{"NoNewPrivs", "1"},
 		{"Seccomp", "2"},
 		{"Seccomp_filters", "2"},
+		{"SigBlk", noSignals},
+		{"SigIgn", noSignals},
 	} {
 		r.want("exec "+c.key, c.want, st[c.key])
 	}
@@ -341,6 +343,9 @@ func readStatus(dir string) (map[string]string, error) {
 	}
 	return st, nil
 }
+
+// noSignals is an empty signal set as /proc prints it.
+const noSignals = "0000000000000000"
 
 // capMask prints a capability set as /proc does.
 func capMask(names []string) string {
