@@ -55,8 +55,8 @@ type Options struct {
 var binaries = sync.OnceValues(buildAll)
 
 func buildAll() (string, error) {
-	dir, err := os.MkdirTemp("", "cordon-bin-")
-	if err != nil {
+	dir := binDir()
+	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
 	for name, cgo := range map[string]string{"cordond": "1", "cordon": "0", "cordon-init": "0"} {
@@ -66,15 +66,18 @@ func buildAll() (string, error) {
 			return dir, fmt.Errorf("build %s: %w: %s", name, err, out)
 		}
 	}
-	return dir, os.Chmod(dir, 0o755)
+	return dir, nil
+}
+
+// binDir is this test program's own.
+func binDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprint("cordon-bin-", os.Getpid()))
 }
 
 // Main runs a test program's tests and removes the programs it built.
 func Main(m *testing.M) {
 	code := m.Run()
-	if dir, err := binaries(); err == nil {
-		_ = os.RemoveAll(dir)
-	}
+	_ = os.RemoveAll(binDir())
 	os.Exit(code)
 }
 
