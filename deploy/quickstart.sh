@@ -88,7 +88,8 @@ until [ -S "$socket" ]; do
 done
 
 job=0
-"$bin/cordon" --socket "$socket" quickstart || job=$?
+# Where the command line keeps the secret of the lease while it runs.
+XDG_RUNTIME_DIR=$run "$bin/cordon" --socket "$socket" quickstart || job=$?
 if [ "$job" -ne 0 ]; then
 	tail -n 20 "$run/cordond.log" >&2
 fi

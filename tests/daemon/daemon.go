@@ -114,6 +114,8 @@ func Prepare(t testing.TB, opt Options) *Daemon {
 	if err := os.Chmod(run, 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// The command line keeps lease secrets in there.
+	t.Setenv("XDG_RUNTIME_DIR", run)
 	d := &Daemon{
 		t: t, Run: run, Bin: Binaries(t), State: opt.State,
 		Socket: filepath.Join(run, "api", "cordond.sock"),

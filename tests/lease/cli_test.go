@@ -62,7 +62,6 @@ func TestCommandLine(t *testing.T) {
 // TestCommandLineLease goes the long way: acquire, exec, export, release,
 // evidence, each a process of its own.
 func TestCommandLineLease(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	d := daemon.New(t, daemon.Options{})
 	d.Envelope(d.Client())
 	out, errs, code := d.CLI("", "lease", "acquire", "--artifact", "result.txt")

@@ -16,6 +16,7 @@ func TestQuickstart(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root: cordond makes namespaces, mounts and cgroups")
 	}
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	cmd := exec.Command("../../deploy/quickstart.sh", daemon.Binaries(t))
 	cmd.Dir, _ = filepath.Abs(".")
 	var stdout, stderr strings.Builder

@@ -231,10 +231,17 @@ func TestUnprivilegedCaller(t *testing.T) {
 	if err := os.Chown(d.Socket, 0, 65534); err != nil {
 		t.Fatal(err)
 	}
+	home := filepath.Join(d.Run, "nobody")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(home, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
 	as := func(args ...string) (string, error) {
 		cmd := exec.Command(filepath.Join(d.Bin, "cordon"), append([]string{"--socket", d.Socket}, args...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent"}
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "XDG_RUNTIME_DIR=" + home}
 		cmd.Dir = "/"
 		b, err := cmd.CombinedOutput()
 		return string(b), err
