@@ -111,7 +111,7 @@ test-vm:
 	$(GO) run ./tests/vm -skips tests/vm/skips.txt $(VM_TESTS)
 
 bench: setup-bench build
-	$(GO) test -count=1 -run '^$$' -bench . -timeout 20m ./tests/bench
+	$(GO) test -count=1 -run '^$$' -bench . -benchtime 40x -timeout 20m ./tests/bench
 
 # --- Generated code --------------------------------------------------------
 
