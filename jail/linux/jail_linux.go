@@ -82,10 +82,13 @@ func (h *Host) Make(ctx context.Context, p *jail.Plan) (_ supervisor.Jail, err e
 	}
 	// The jail holds its mounts now; ours would only keep them busy.
 	_ = pt.closeMounts()
-	// The first child is on its way while the jail is read back.
+	// The first child is on its way while the rest is read back; not before
+	// the limits are, since in the v2 tree room is made for it.
+	r := &reader{}
+	j.readLimits(r)
 	undo.Push(j.stopSpares)
 	j.wantSpare()
-	if j.readBack, err = j.read(); err != nil {
+	if j.readBack, err = j.read(r); err != nil {
 		return nil, err
 	}
 	undo.Disarm()

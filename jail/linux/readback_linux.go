@@ -36,10 +36,9 @@ func (r *reader) wantFile(name, path, want string) {
 
 // read asks the kernel for everything about the parked jail that the plan
 // decided. A difference is not an error here; the supervisor refuses on it.
-func (j *Jail) read() (jail.ReadBack, error) {
-	r := &reader{}
+// r has the limits already.
+func (j *Jail) read(r *reader) (jail.ReadBack, error) {
 	dir := fmt.Sprintf("/proc/%d", j.pid)
-	j.readLimits(r)
 	st, err := readStatus(dir)
 	if err != nil {
 		return jail.ReadBack{}, err
