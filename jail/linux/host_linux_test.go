@@ -65,7 +65,7 @@ func TestMergeEnv(t *testing.T) {
 // TestImageSizeGivesTheRoom makes volumes of odd sizes and looks at the room.
 func TestImageSizeGivesTheRoom(t *testing.T) {
 	h := newHost(t)
-	for i, size := range []int64{8 << 20, 33<<20 + 12345, 300 << 20, 2 << 30} {
+	for i, size := range []int64{8 << 20, 33<<20 + 12345, 300 << 20, 1 << 30} {
 		s := testSpec(t)
 		s.LeaseID = "l-room-" + string(rune('a'+i))
 		s.IDBase += uint32(i) * jail.IDRangeSize
